@@ -1,0 +1,133 @@
+"""Plain PyTorch versions of every kernel: the specification that Triton and CPU code are tested
+against. Written for clearness; arithmetic in float32 (float64 in, float64 through).
+
+Shapes (T tokens of S sequences, G = num_heads / num_kv_heads):
+    kv_layer      [num_blocks, 2, num_kv_heads, block_size, head_dim], any strides: one layer's view
+                  of the pool `kv[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]`
+    block_tables  [S, max_blocks] int32
+    seq_lens      [S] int32, tokens in the cache, the step's own included
+    query_start   [S + 1] int32
+"""
+
+import torch
+
+
+def store_kv(
+    key: torch.Tensor, value: torch.Tensor, kv_layer: torch.Tensor, slot_mapping: torch.Tensor
+) -> None:
+    """Write key[t] and value[t] into slot slot_mapping[t]; negative slots are skipped.
+
+    key, value: [T, num_kv_heads, head_dim]; slot_mapping: [T] int64.
+    """
+    block_size = kv_layer.shape[3]
+    kept = slot_mapping >= 0
+    slots = slot_mapping[kept]
+    block_ids, offsets = slots // block_size, slots % block_size
+    kv_layer[block_ids, 0, :, offsets] = key[kept]
+    kv_layer[block_ids, 1, :, offsets] = value[kept]
+
+
+def decode_attention(
+    query: torch.Tensor,
+    kv_layer: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float,
+    sliding_window: int = 0,
+) -> torch.Tensor:
+    """Attention of each sequence's newest token over its paged KV (PagedAttention, SOSP'23, 4.1).
+
+    query: [S, num_heads, head_dim]; sliding_window: how many newest tokens are seen, 0 for all.
+    Returns [S, num_heads, head_dim] in query's dtype.
+    """
+    query_start = torch.arange(query.shape[0] + 1, dtype=torch.int32, device=query.device)
+    return prefill_attention(
+        query, kv_layer, block_tables, seq_lens, query_start, scale, sliding_window
+    )
+
+
+def prefill_attention(
+    query: torch.Tensor,
+    kv_layer: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    query_start: torch.Tensor,
+    scale: float,
+    sliding_window: int = 0,
+) -> torch.Tensor:
+    """Causal attention of prompt chunks over paged KV; the chunks' own KV is stored already.
+
+    query: [T, num_heads, head_dim]. Row j of sequence i stands at position
+    seq_lens[i] - num_rows(i) + j and sees positions p <= its own (and > own - sliding_window).
+    Returns [T, num_heads, head_dim] in query's dtype.
+    """
+    num_kv_heads = kv_layer.shape[2]
+    group = query.shape[1] // num_kv_heads
+    accumulate = torch.float64 if query.dtype == torch.float64 else torch.float32
+    out = torch.empty_like(query)
+    for i in range(len(seq_lens)):
+        start, end = int(query_start[i]), int(query_start[i + 1])
+        if start == end:
+            continue
+        key, value = gather_kv(kv_layer, block_tables[i], int(seq_lens[i]))
+        key = key.to(accumulate).repeat_interleave(group, dim=0)  # [num_heads, L, head_dim]
+        value = value.to(accumulate).repeat_interleave(group, dim=0)
+        rows = query[start:end].to(accumulate).transpose(0, 1)  # [num_heads, rows, head_dim]
+        scores = rows @ key.transpose(1, 2) * scale
+        seen = torch.arange(key.shape[1], device=query.device)
+        own = torch.arange(int(seq_lens[i]) - (end - start), int(seq_lens[i]), device=query.device)
+        mask = seen[None, :] <= own[:, None]
+        if sliding_window > 0:
+            mask &= seen[None, :] > own[:, None] - sliding_window
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
+        out[start:end] = (weights @ value).transpose(0, 1).to(query.dtype)
+    return out
+
+
+def gather_kv(
+    kv_layer: torch.Tensor, block_table: torch.Tensor, num_tokens: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first num_tokens keys and values of one sequence, each [num_kv_heads, L, head_dim]."""
+    block_size = kv_layer.shape[3]
+    num_blocks = -(-num_tokens // block_size)
+    blocks = kv_layer[block_table[:num_blocks].long()]  # [n, 2, num_kv_heads, block_size, head_dim]
+    flat = blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :num_tokens]
+    return flat[0], flat[1]
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension; rounded before the weight, as
+    `transformers` does. x: [..., N], weight: [N]."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return normed.to(x.dtype) * weight
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rms_norm(x + residual), x + residual). x, residual: [T, N]; residual may be overwritten."""
+    residual = x + residual
+    return rms_norm(residual, weight, eps), residual
+
+
+def rotary(
+    query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> None:
+    """Rotate the leading 2R dimensions of every head in place, halves paired (NeoX style).
+
+    query: [T, num_heads, head_dim]; key: [T, num_kv_heads, head_dim]; cos, sin: [T, R] float32.
+    """
+    half = cos.shape[1]
+    for x in (query, key):
+        wide = torch.promote_types(x.dtype, torch.float32)
+        c, s = cos[:, None, :].to(wide), sin[:, None, :].to(wide)
+        first, second = x[..., :half].to(wide), x[..., half : 2 * half].to(wide)
+        x[..., :half] = (first * c - second * s).to(x.dtype)
+        x[..., half : 2 * half] = (second * c + first * s).to(x.dtype)
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up. gate_up: [T, 2N], gate first. Returns [T, N]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate) * up

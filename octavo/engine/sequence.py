@@ -1,0 +1,94 @@
+"""One sequence as the engine sees it: its tokens, its block table and how far it got.
+
+    WAITING --admit--> RUNNING --last token--> FINISHED
+       |                 ^  |
+       |  (pulled)       |  +--out of blocks--> PREEMPTED --readmit--> RUNNING
+       +--admit--> FILLING --join--^
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from octavo.block_key import BlockKey
+from octavo.sampling_params import SamplingParams
+
+
+class FinishReason(Enum):
+    """Why a sequence ended; a cancelled one just ends."""
+
+    STOP = auto()  # an end-of-sequence token, or one of stop_token_ids
+    LENGTH = auto()  # max_tokens
+
+
+class Status(Enum):
+    WAITING = auto()
+    FILLING = auto()  # blocks reserved, KV on its way from a prefill worker
+    RUNNING = auto()
+    PREEMPTED = auto()  # blocks given up, will be computed again
+    FINISHED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """State of one sample; owned by the engine thread once added to the scheduler."""
+
+    seq_id: str
+    token_ids: list[int]  # prompt and, from num_prompt_tokens on, output
+    num_prompt_tokens: int
+    sampling: SamplingParams  # sampling.seed is set
+    group_key: bytes
+    sample_index: int = 0
+    eos_token_ids: frozenset[int] = frozenset()
+    # KV of the prompt comes from a prefill worker: admission ends in FILLING, `join` makes it run.
+    is_pulled: bool = False
+    # Blocks stay held after the last token until the scheduler's `release`.
+    is_leased: bool = False
+
+    status: Status = Status.WAITING
+    finish_reason: FinishReason | None = None
+    block_ids: list[int] = field(default_factory=list)  # the block table
+    block_keys: list[BlockKey] = field(default_factory=list)  # of the leading full blocks
+    num_computed_tokens: int = 0  # tokens whose KV is in the cache
+    num_cached_tokens: int = 0  # prompt tokens found in the cache at the first admission
+    num_preemptions: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finish_reason is not None
+
+    def append(self, token_id: int) -> None:
+        """Add a sampled token and see whether it ends the sequence."""
+        self.token_ids.append(token_id)
+        if token_id in self.sampling.stop_token_ids or (
+            token_id in self.eos_token_ids and not self.sampling.ignore_eos
+        ):
+            self.finish_reason = FinishReason.STOP
+        elif self.num_output_tokens >= self.sampling.max_tokens:
+            self.finish_reason = FinishReason.LENGTH
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOutput:
+    """What one step (or one admission) did for one sequence."""
+
+    seq_id: str
+    num_computed_tokens: int
+    token_ids: tuple[int, ...] = ()  # new ones, in order
+    first_index: int = 0  # of token_ids[0] among the output tokens
+    finish_reason: FinishReason | None = None
+    # The block table as it stands now, for sequences that are filling or leased.
+    block_ids: tuple[int, ...] = ()
+    # Set on the output of the first admission: prompt tokens found in the cache.
+    num_cached_tokens: int | None = None
