@@ -1,4 +1,4 @@
-"""How a request wants its tokens chosen: checked once, here, for router, workers and `LLM` alike."""
+"""How a request wants its tokens chosen; router, workers and `LLM` check it here."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_BYTES = 256
 MAX_STOP_TOKEN_IDS = 64
-MAX_TEMPERATURE = 1e30
 GREEDY_BELOW = 1e-5
 
 
@@ -38,7 +37,8 @@ class SamplingParams:
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         if not 1 <= self.max_tokens < 2**31:
             raise ValueError(f"max_tokens must be 1 to {2**31 - 1}, got {self.max_tokens}")
-        _check_range("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
+        if not 0.0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature must be finite and not negative, got {self.temperature}")
         _check_range("top_p", self.top_p, 0.0, 1.0)
         _check_range("min_p", self.min_p, 0.0, 1.0)
         if self.top_k < -1:

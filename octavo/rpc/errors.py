@@ -1,0 +1,137 @@
+"""Failures that a caller may see, and the one place where they become gRPC statuses.
+
+    RequestError
+      InvalidRequest   INVALID_ARGUMENT     the caller's fault; names the field and the limit
+      NotFound         NOT_FOUND
+      Unsupported      UNIMPLEMENTED        a field of a feature that this version lacks
+      Duplicate        ALREADY_EXISTS
+      Precondition     FAILED_PRECONDITION  two processes do not fit together; names the field
+      Overloaded       RESOURCE_EXHAUSTED   carries when to come back
+      NoWorker         UNAVAILABLE          says what to do
+      Aborted          ABORTED              a newer attempt took over
+      DataLoss         DATA_LOSS            bytes failed their check
+      Expired          DEADLINE_EXCEEDED
+
+Anything else is a defect: it is logged and becomes INTERNAL without its text.
+"""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyProto
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+logger = logging.getLogger(__name__)
+
+DOMAIN = "octavo"
+MAX_MESSAGE_CHARS = 2000  # details over 16 KiB make gRPC replace the whole status
+
+
+class RequestError(Exception):
+    """A failure with a status code; subclasses choose the code."""
+
+    code = grpc.StatusCode.INTERNAL
+
+    def __init__(
+        self, message: str, *, field: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message[:MAX_MESSAGE_CHARS]
+        self.field = field
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(RequestError):
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message, field=field)
+
+
+class NotFound(RequestError):
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class Unsupported(RequestError):
+    code = grpc.StatusCode.UNIMPLEMENTED
+
+    def __init__(self, field: str) -> None:
+        super().__init__(f"{field} is not supported by this version; leave it unset", field=field)
+
+
+class Duplicate(RequestError):
+    code = grpc.StatusCode.ALREADY_EXISTS
+
+
+class Precondition(RequestError):
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message, field=field)
+
+
+class Overloaded(RequestError):
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+
+
+class NoWorker(RequestError):
+    code = grpc.StatusCode.UNAVAILABLE
+
+
+class Aborted(RequestError):
+    code = grpc.StatusCode.ABORTED
+
+
+class DataLoss(RequestError):
+    code = grpc.StatusCode.DATA_LOSS
+
+
+class Expired(RequestError):
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def status_of(error: RequestError) -> status_pb2.Status:
+    """The google.rpc.Status of an error: ErrorInfo, then BadRequest or RetryInfo where they fit."""
+    number, _ = error.code.value
+    status = status_pb2.Status(code=number, message=error.message)
+    metadata = {"field": error.field} if error.field else {}
+    reason = code_pb2.Code.Name(number)
+    _attach(status, error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata))
+    if isinstance(error, InvalidRequest):
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=error.message
+        )
+        _attach(status, error_details_pb2.BadRequest(field_violations=[violation]))
+    if error.retry_after_s is not None:
+        delay = Duration()
+        delay.FromNanoseconds(round(error.retry_after_s * 1e9))
+        _attach(status, error_details_pb2.RetryInfo(retry_delay=delay))
+    return status
+
+
+@asynccontextmanager
+async def errors_to_status(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+    """Turn exceptions of the block into the call's status. Cancellation passes through."""
+    try:
+        yield
+    except RequestError as error:
+        await context.abort_with_status(rpc_status.to_status(status_of(error)))
+    except grpc.aio.AbortError:
+        raise
+    except Exception:
+        logger.exception("a request failed on a defect")
+        await context.abort(grpc.StatusCode.INTERNAL, "internal error; see the server's log")
+
+
+def _attach(status: status_pb2.Status, detail: Any) -> None:
+    packed = AnyProto()
+    packed.Pack(detail)
+    status.details.append(packed)

@@ -1,0 +1,87 @@
+"""A gRPC server's life: listen, report health, serve until a signal, drain, stop."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from octavo.rpc.channels import INTERNAL_MESSAGE_BYTES, server_options
+
+logger = logging.getLogger(__name__)
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@dataclass(slots=True)
+class Server:
+    """A grpc.aio server with health and reflection; add servicers to `grpc`, then `start`."""
+
+    service_names: tuple[str, ...]  # full names, as in SERVICE.full_name
+    max_message_bytes: int = INTERNAL_MESSAGE_BYTES
+    grpc: grpc.aio.Server = field(init=False)
+    health: health.aio.HealthServicer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.grpc = grpc.aio.server(options=server_options(self.max_message_bytes))
+        self.health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self.grpc)
+        names = (*self.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self.grpc)
+
+    async def start(self, address: str) -> int:
+        """Listen and return the port (0 for a unix socket). Not ready until `set_ready`.
+
+        Raises:
+            RuntimeError: the address cannot be bound.
+        """
+        port = self.grpc.add_insecure_port(address)
+        await self.set_ready(False)
+        await self.grpc.start()
+        return port
+
+    async def set_ready(self, is_ready: bool) -> None:
+        """Report every service's state; the empty name is liveness and always serving."""
+        await self.health.set("", SERVING)
+        for name in self.service_names:
+            await self.health.set(name, SERVING if is_ready else NOT_SERVING)
+
+    async def drain(self, grace_s: float) -> None:
+        """Not ready at once; open calls may finish within the grace, then they are cancelled."""
+        await self.set_ready(False)
+        await self.grpc.stop(grace_s)
+
+
+async def serve_until_signal(
+    server: Server, grace_s: float, on_drain: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """Wait for SIGTERM or SIGINT, then drain. A second signal ends the grace."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await stop.wait()
+        logger.info("draining for at most %.0f s", grace_s)
+        if on_drain is not None:
+            await on_drain()
+        draining = asyncio.create_task(server.drain(grace_s))
+        hurrying = asyncio.create_task(hurry.wait())
+        await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+        if not draining.done():
+            await server.grpc.stop(0)
+        await draining
+        hurrying.cancel()
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
