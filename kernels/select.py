@@ -1,0 +1,78 @@
+"""The kernels' one seam: the operations every device offers, and which module serves a device.
+
+    for_device(cpu)  -> kernels/cpu/ops.py   (numba; never imports triton)
+    for_device(cuda) -> kernels/gpu/ops.py   (Triton; NVIDIA and AMD, both "cuda" to torch)
+
+kernels/reference.py offers the same operations and is what both are tested against.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+
+class UnsupportedDevice(ValueError):
+    """No kernels exist for this device type."""
+
+
+class Kernels(Protocol):
+    """What a model's forward pass calls; kernels/reference.py says what each one computes."""
+
+    def store_kv(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_layer: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None: ...
+
+    def decode_attention(
+        self,
+        query: torch.Tensor,
+        kv_layer: torch.Tensor,
+        block_tables: torch.Tensor,
+        seq_lens: torch.Tensor,
+        scale: float,
+        sliding_window: int = 0,
+    ) -> torch.Tensor: ...
+
+    def prefill_attention(
+        self,
+        query: torch.Tensor,
+        kv_layer: torch.Tensor,
+        block_tables: torch.Tensor,
+        seq_lens: torch.Tensor,
+        query_start: torch.Tensor,
+        scale: float,
+        sliding_window: int = 0,
+    ) -> torch.Tensor: ...
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor: ...
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def rotary(
+        self, query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> None: ...
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor: ...
+
+    def pack_linear(
+        self, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> Callable[[torch.Tensor], torch.Tensor]: ...
+
+
+def for_device(device: torch.device) -> Kernels:
+    """The kernels that run on device; their compilers are imported only now."""
+    if device.type == "cpu":
+        from octavo.kernels.cpu import ops as cpu_ops
+
+        return cpu_ops
+    if device.type == "cuda":
+        from octavo.kernels.gpu import ops as gpu_ops
+
+        return gpu_ops
+    raise UnsupportedDevice(f"no kernels for device type {device.type!r}; there are: cpu, cuda")
