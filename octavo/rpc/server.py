@@ -4,7 +4,6 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -18,20 +17,18 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-@dataclass(slots=True)
 class Server:
     """A grpc.aio server with health and reflection; add servicers to `grpc`, then `start`."""
 
-    service_names: tuple[str, ...]  # full names, as in SERVICE.full_name
-    max_message_bytes: int = INTERNAL_MESSAGE_BYTES
-    grpc: grpc.aio.Server = field(init=False)
-    health: health.aio.HealthServicer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.grpc = grpc.aio.server(options=server_options(self.max_message_bytes))
+    def __init__(
+        self, service_names: tuple[str, ...], max_message_bytes: int = INTERNAL_MESSAGE_BYTES
+    ) -> None:
+        """service_names: full names, as in `DESCRIPTOR.services_by_name[...].full_name`."""
+        self.service_names = service_names
+        self.grpc = grpc.aio.server(options=server_options(max_message_bytes))
         self.health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self.grpc)
-        names = (*self.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self.grpc)
 
     async def start(self, address: str) -> int:
