@@ -1,0 +1,35 @@
+PYTHON ?= python3
+BIN = .venv/bin
+PROTOS = $(shell find protos -name '*.proto')
+PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
+FOLDERS = octavo router prefill_worker decode_worker kernels tests bench
+
+.PHONY: install protos format check test exact kernels bench-serve
+
+install:  ## make .venv with everything development needs
+	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade pip && $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+
+protos:  ## generate the stubs
+	$(call PROTOC,.)
+
+format:
+	$(BIN)/ruff format $(FOLDERS) && $(BIN)/ruff check --fix $(FOLDERS)
+
+check:  ## lint, types, protos; no tests
+	$(BIN)/ruff format --check $(FOLDERS) && $(BIN)/ruff check $(FOLDERS)
+	$(BIN)/mypy
+	$(BIN)/buf lint
+	rm -rf build/stubs && mkdir -p build/stubs && $(call PROTOC,build/stubs)
+	diff -r build/stubs/octavo/inference octavo/inference -x '__pycache__' && diff -r build/stubs/octavo/internal octavo/internal -x '__pycache__'
+
+test:
+	$(BIN)/python -m pytest $(ARGS)
+
+exact:  ## the whole exactness matrix on the real model, slow
+	$(BIN)/python -m pytest -m slow --timeout 3600 tests/exact $(ARGS)
+
+kernels:  ## registers, spills and shared memory of every Triton variant
+	$(BIN)/python -m octavo.kernels.compile_table $(ARGS)
+
+bench-serve:
+	$(BIN)/python bench/serve.py $(ARGS)
