@@ -1,0 +1,85 @@
+"""The `octavo` command: one function a verb; heavy imports wait until a verb needs them."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Serve a language model from separate prefill and decode workers.",
+)
+
+
+@app.command()
+def up(
+    model: Annotated[
+        str, typer.Option(envvar="OCTAVO_MODEL", help="Folder, GGUF file or hub id.")
+    ] = "smollm2-135m-instruct",
+    address: Annotated[str, typer.Option(help="Where clients connect.")] = "127.0.0.1:50051",
+    prefill_workers: Annotated[int, typer.Option(help="How many, 1 to 64.")] = 1,
+    decode_workers: Annotated[int, typer.Option(help="How many, 1 to 64.")] = 1,
+    redis_url: Annotated[
+        str | None, typer.Option(envvar="OCTAVO_REDIS_URL", help="Default: an embedded Redis.")
+    ] = None,
+    redis: Annotated[bool, typer.Option(help="--no-redis runs without any.")] = True,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    transport: Annotated[str, typer.Option(help="auto, shared_memory or bytes.")] = "auto",
+    ask: Annotated[str | None, typer.Option(help="Ask this once everything is ready.")] = None,
+    start_timeout_s: Annotated[float, typer.Option(help="Give up after this long.")] = 600.0,
+    grace_s: Annotated[float, typer.Option(help="How long open requests may finish.")] = 30.0,
+) -> None:
+    """Start router, workers and Redis on this machine; Ctrl-C ends everything."""
+    import asyncio
+
+    from octavo.cli.up import ChildDied, UpConfig, console, run_up
+
+    try:
+        config = UpConfig(
+            model=model,
+            address=address,
+            prefill_workers=prefill_workers,
+            decode_workers=decode_workers,
+            redis_url=redis_url,
+            use_redis=redis,
+            dtype=dtype,
+            device=device,
+            transport=transport,
+            start_timeout_s=start_timeout_s,
+            grace_s=grace_s,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    try:
+        asyncio.run(run_up(config, ask))
+    except (ChildDied, TimeoutError) as error:
+        console.print(f"[red]octavo could not run:[/] {error}")
+        raise typer.Exit(1) from error
+
+
+@app.command()
+def fetch_demo() -> None:
+    """Fetch and convert the demo model, SmolLM2-135M-Instruct (98 MB), into the local cache."""
+    import asyncio
+
+    from octavo.cli.up import prepare_model
+
+    print(asyncio.run(prepare_model("smollm2-135m-instruct")))
+
+
+def _register_roles() -> None:
+    from octavo.cli import roles
+
+    roles.register(app)
+
+
+def main() -> None:
+    """Entry point of the `octavo` script."""
+    _register_roles()
+    app()
+
+
+if __name__ == "__main__":
+    main()
