@@ -1,0 +1,55 @@
+"""How much of one prompt is computed: written by its prefill stream, read by its pull."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from octavo.internal.v1alpha1 import worker_pb2
+
+UNFINISHED = 0  # FINISH_REASON_UNSPECIFIED
+
+
+@dataclass(slots=True)
+class PromptProgress:
+    """Blocks are complete when all their layers are written; a complete block never changes."""
+
+    num_tokens: int
+    block_size: int
+    block_ids: tuple[int, ...] = ()
+    num_computed_tokens: int = 0
+    token: worker_pb2.TokenDelta | None = None  # the first one, once sampled
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def num_blocks(self) -> int:
+        return -(-self.num_tokens // self.block_size)
+
+    @property
+    def num_complete_blocks(self) -> int:
+        if self.num_computed_tokens >= self.num_tokens:
+            return self.num_blocks
+        return self.num_computed_tokens // self.block_size
+
+    def num_used_slots(self, block: int) -> int:
+        """Slots of the prompt's block-th block that hold a token."""
+        return min(self.block_size, self.num_tokens - block * self.block_size)
+
+    def needs_no_more(self, next_block: int) -> bool:
+        """Whether a pull that has everything before `next_block` may end."""
+        if self.token is None:
+            return False
+        # A first token that ends the sequence leaves nothing to decode: no block is needed.
+        return next_block >= self.num_blocks or self.token.finish_reason != UNFINISHED
+
+    def advance(self, block_ids: tuple[int, ...], num_computed_tokens: int) -> None:
+        self.block_ids = block_ids
+        self.num_computed_tokens = num_computed_tokens
+        self._changed.set()
+
+    def finish(self, token: worker_pb2.TokenDelta) -> None:
+        self.token = token
+        self._changed.set()
+
+    async def change(self) -> None:
+        """Wait for the next `advance` or `finish`; one reader only."""
+        self._changed.clear()
+        await self._changed.wait()

@@ -1,0 +1,80 @@
+"""SequenceSpec from the wire, checked at the worker's own edge: the router is not the only caller."""
+
+from dataclasses import dataclass
+
+from octavo.block_key import GROUP_KEY_BYTES
+from octavo.internal.v1alpha1 import worker_pb2
+from octavo.rpc.errors import InvalidRequest
+from octavo.rpc.sampling import sampling_from_proto
+from octavo.sampling_params import SamplingParams, check_length, check_prompt
+from octavo.transfer.request_key import RequestKey
+
+
+@dataclass(frozen=True, slots=True)
+class InputLimits:
+    """What a worker can run."""
+
+    vocab_size: int
+    max_prompt_context_tokens: int  # prompt and at least one more token
+    max_context_tokens: int  # prompt and max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSpec:
+    """One sequence to run; every token that is given counts as known, outputs included."""
+
+    key: RequestKey
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    sampling: SamplingParams
+    group_key: bytes
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.prompt_token_ids + self.output_token_ids
+
+
+def read_sequence(message: worker_pb2.SequenceSpec, limits: InputLimits) -> SequenceSpec:
+    """Check every field.
+
+    Raises:
+        InvalidRequest, Unsupported: names the field and the limit.
+    """
+    key = RequestKey.from_proto(message.key, "sequence.key")
+    if len(message.group_key) != GROUP_KEY_BYTES:
+        raise InvalidRequest(
+            "sequence.group_key",
+            f"sequence.group_key must have {GROUP_KEY_BYTES} bytes, got {len(message.group_key)}",
+        )
+    sampling = sampling_from_proto(message.sampling)
+    if sampling.seed is None:
+        raise InvalidRequest("sequence.sampling.seed", "sequence.sampling.seed must be set")
+    spec = SequenceSpec(
+        key,
+        list(message.prompt_token_ids),
+        list(message.output_token_ids),
+        sampling,
+        message.group_key,
+    )
+    _check(spec, limits)
+    return spec
+
+
+def _check(spec: SequenceSpec, limits: InputLimits) -> None:
+    num_prompt, sampling = len(spec.prompt_token_ids), spec.sampling
+    field = "sequence.prompt_token_ids"
+    try:
+        check_prompt(spec.prompt_token_ids, limits.vocab_size, limits.max_prompt_context_tokens)
+        field = "sequence.sampling.max_tokens"
+        check_length(num_prompt, sampling.max_tokens, limits.max_context_tokens)
+        field = "sequence.sampling.stop_token_ids"
+        sampling.check_vocabulary(limits.vocab_size)
+        field = "sequence.output_token_ids"
+        if len(spec.output_token_ids) >= sampling.max_tokens:
+            raise ValueError(
+                f"{len(spec.output_token_ids)} output tokens are given, "
+                f"max_tokens is {sampling.max_tokens}"
+            )
+        check_prompt(spec.token_ids, limits.vocab_size, limits.max_prompt_context_tokens)
+    except ValueError as error:
+        raise InvalidRequest(field, f"{field}: {error}") from error
