@@ -123,8 +123,9 @@ def rotary(
         wide = torch.promote_types(x.dtype, torch.float32)
         c, s = cos[:, None, :].to(wide), sin[:, None, :].to(wide)
         first, second = x[..., :half].to(wide), x[..., half : 2 * half].to(wide)
-        x[..., :half] = (first * c - second * s).to(x.dtype)
-        x[..., half : 2 * half] = (second * c + first * s).to(x.dtype)
+        # Both halves before either is written: in float32 they are views of x.
+        rotated = (first * c - second * s, second * c + first * s)
+        x[..., :half], x[..., half : 2 * half] = rotated[0].to(x.dtype), rotated[1].to(x.dtype)
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
