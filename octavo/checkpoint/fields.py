@@ -54,7 +54,7 @@ class Fields:
             raise CheckpointError(f"{self.where}: {name} must hold token ids, got {value!r}")
         return tuple(ids)
 
-    def object(self, name: str) -> "Fields | None":
+    def nested(self, name: str) -> "Fields | None":
         value = self._get(name, (dict,), None)
         if value is None:
             return None

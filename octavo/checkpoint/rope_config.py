@@ -44,7 +44,7 @@ def parse_rope(config: Fields, max_position_embeddings: int) -> RopeConfig:
         UnsupportedModel: a rope type, or a rope per layer type, that Octavo does not compute.
         CheckpointError: a field of the type is missing or has the wrong type.
     """
-    rope = config.object("rope_scaling") or config.object("rope_parameters")
+    rope = config.nested("rope_scaling") or config.nested("rope_parameters")
     if rope is None:
         rope = Fields({}, f"{config.where}: rope_parameters")
     for name, value in rope.values.items():

@@ -56,14 +56,12 @@ class WeightFiles:
 
         file = self.tensors[name].file
         if file not in self._open:
-            self._open[file] = safe_open(file, framework="pt").__enter__()
+            self._open[file] = safe_open(file, framework="pt")
         tensor: torch.Tensor = self._open[file].get_tensor(name)
         return tensor
 
     def close(self) -> None:
-        """Unmap the files; loaded tensors that still point into them keep them alive."""
-        for handle in self._open.values():
-            handle.__exit__(None, None, None)
+        """Unmap the files, as far as no loaded tensor still points into them."""
         self._open.clear()
 
     def _check_index(self, path: Path) -> None:
@@ -88,7 +86,7 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def _weight_map(path: Path) -> dict[str, str]:
-    weight_map = read_fields(path / INDEX).object("weight_map")
+    weight_map = read_fields(path / INDEX).nested("weight_map")
     if weight_map is None or not weight_map.values:
         raise CheckpointError(f"{path / INDEX} has no weight_map")
     return {name: weight_map.string(name) for name in weight_map.values}

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-disable_progress_bar()
+disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ def reference_model(path: Path, dtype: torch.dtype) -> Any:
 
 @lru_cache(maxsize=4)
 def _load(path: Path, dtype: torch.dtype, config_mtime_ns: int) -> Any:
-    return AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         path, dtype=dtype, attn_implementation="eager"
-    ).eval()
+    )
+    return model.eval()

@@ -1,0 +1,164 @@
+"""The forward pass of the Llama family over a paged KV pool.
+
+    token_ids --embed--> residual [T, H]
+    each layer:  norm -> qkv -> (q, k norm) -> rotary -> store_kv -> attention -> o  --+
+                 norm -> gate, up -> silu * -> down  ----------------------------------+-> residual
+    rows of logit_rows --norm--> head --> logits [num_sampled, vocab_size] float32
+
+What costs time is one of the injected kernels; what is left here is their order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from octavo.checkpoint.config import ModelConfig
+from octavo.engine.batch import Batch
+from octavo.engine.models.rope import Rotary
+from octavo.kernels.select import Kernels
+
+Linear = Callable[[torch.Tensor], torch.Tensor]  # [T, K] -> [T, N]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer; q, k and v are one product, gate and up another."""
+
+    input_norm: torch.Tensor  # [H]
+    qkv: Linear  # H -> (num_heads + 2 * num_kv_heads) * head_dim
+    q_norm: torch.Tensor | None  # [head_dim], Qwen3
+    k_norm: torch.Tensor | None  # [head_dim], Qwen3
+    o: Linear  # num_heads * head_dim -> H
+    post_attention_norm: torch.Tensor  # [H]
+    gate_up: Linear  # H -> 2 * intermediate_size
+    down: Linear  # intermediate_size -> H
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    embed: torch.Tensor  # [vocab_size, H]
+    layers: list[LayerWeights]
+    norm: torch.Tensor  # [H]
+    head: Linear  # H -> vocab_size
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What all layers of one step share; the prefill part's own view of the batch."""
+
+    cos: torch.Tensor  # [T, R] float32
+    sin: torch.Tensor  # [T, R] float32
+    prefill_tables: torch.Tensor  # [S - num_decodes, max_blocks]
+    prefill_lens: torch.Tensor  # [S - num_decodes]
+    prefill_start: torch.Tensor  # [S - num_decodes + 1], from 0
+
+
+class DecoderModel:
+    """A loaded model; stateless between steps, all state is in the KV pool."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: DecoderWeights,
+        kernels: Kernels,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self._weights = weights
+        self._kernels = kernels
+        self._rotary = Rotary(config.rope, config.head_dim, device)
+        self._scale = config.head_dim**-0.5
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, kv: torch.Tensor) -> torch.Tensor:
+        """Store the step's KV and return the logits of its logit_rows.
+
+        kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim].
+        Returns [num_sampled, vocab_size] float32.
+        """
+        weights, eps, kernels = self._weights, self.config.rms_norm_eps, self._kernels
+        step = self._prepare(batch)
+        residual = torch.nn.functional.embedding(batch.token_ids, weights.embed)
+        normed = kernels.rms_norm(residual, weights.layers[0].input_norm, eps)
+        last = len(weights.layers) - 1
+        for index, layer in enumerate(weights.layers):
+            window = self.config.sliding_windows[index]
+            attended = self._attend(layer, normed, batch, kv[:, index], step, window)
+            if index == last:
+                # Past the last attention no row needs its neighbours: keep those asked for. A chunk
+                # from the middle of a prompt has none, its KV was all that counted.
+                if len(batch.logit_rows) == 0:
+                    return residual.new_empty((0, self.config.vocab_size), dtype=torch.float32)
+                attended, residual = attended[batch.logit_rows], residual[batch.logit_rows]
+            normed, residual = kernels.add_rms_norm(
+                layer.o(attended), residual, layer.post_attention_norm, eps
+            )
+            output = layer.down(kernels.silu_mul(layer.gate_up(normed)))
+            norm = weights.norm if index == last else weights.layers[index + 1].input_norm
+            normed, residual = kernels.add_rms_norm(output, residual, norm, eps)
+        return weights.head(normed).float()
+
+    def _prepare(self, batch: Batch) -> _Step:
+        cos, sin = self._rotary.cos_sin(batch)
+        start = batch.num_decodes
+        return _Step(
+            cos=cos,
+            sin=sin,
+            prefill_tables=batch.block_tables[start:],
+            prefill_lens=batch.seq_lens[start:],
+            prefill_start=batch.query_start[start:] - start,
+        )
+
+    def _attend(
+        self,
+        layer: LayerWeights,
+        normed: torch.Tensor,
+        batch: Batch,
+        kv_layer: torch.Tensor,
+        step: _Step,
+        window: int,
+    ) -> torch.Tensor:
+        """[T, H] to [T, num_heads * head_dim], before the output projection."""
+        config, kernels = self.config, self._kernels
+        heads = layer.qkv(normed).view(len(normed), -1, config.head_dim)
+        query, key, value = heads.split(
+            [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1
+        )
+        if layer.q_norm is not None and layer.k_norm is not None:
+            query = kernels.rms_norm(query, layer.q_norm, config.rms_norm_eps)
+            key = kernels.rms_norm(key, layer.k_norm, config.rms_norm_eps)
+        kernels.rotary(query, key, step.cos, step.sin)
+        kernels.store_kv(key, value, kv_layer, batch.slot_mapping)
+        return self._attention(query, kv_layer, batch, step, window).flatten(1)
+
+    def _attention(
+        self,
+        query: torch.Tensor,
+        kv_layer: torch.Tensor,
+        batch: Batch,
+        step: _Step,
+        window: int,
+    ) -> torch.Tensor:
+        """Decode rows first, prefill rows after them. query: [T, num_heads, head_dim]."""
+        num_decodes, parts = batch.num_decodes, []
+        if num_decodes > 0:
+            tables, lens = batch.block_tables[:num_decodes], batch.seq_lens[:num_decodes]
+            parts.append(
+                self._kernels.decode_attention(
+                    query[:num_decodes], kv_layer, tables, lens, self._scale, window
+                )
+            )
+        if len(query) > num_decodes:
+            parts.append(
+                self._kernels.prefill_attention(
+                    query[num_decodes:],
+                    kv_layer,
+                    step.prefill_tables,
+                    step.prefill_lens,
+                    step.prefill_start,
+                    self._scale,
+                    window,
+                )
+            )
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
