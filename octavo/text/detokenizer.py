@@ -1,0 +1,104 @@
+"""Text of an output while its tokens arrive, never half a character.
+
+    tokens:  ... a  b | c  d | e        text(window) minus text(context) is what is new;
+                 context pending        a window ending in half a character waits
+
+Decoders look at their neighbours (a leading space, a character split over tokens), so each token is
+decoded behind the tokens before it; that window stays a few tokens long.
+"""
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer as Backend
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# A character has at most four bytes: of four tokens without a whole character the first is broken.
+MAX_PENDING_TOKENS = 4
+PROMPT_TAIL_TOKENS = 8
+
+
+class IncrementalDetokenizer:
+    """Yields the text that `decode(prompt + output)` has behind `decode(prompt)`, piece by piece.
+
+    One difference: where a run of byte-fallback tokens (`<0xE2>`) becomes malformed after whole
+    characters, `decode` turns the run into replacement characters from its start on; here the
+    characters that were whole stay.
+    """
+
+    def __init__(
+        self, backend: Backend, prompt_token_ids: Sequence[int], skipped_ids: frozenset[int]
+    ) -> None:
+        self._backend = backend
+        self._skipped_ids = skipped_ids
+        self._window: list[int] = self._tail(prompt_token_ids)
+        self._num_context = len(self._window)  # leading tokens of the window whose text was sent
+        self._sent = self._decode(self._window)  # what of the window's text was sent
+
+    def push(self, token_id: int) -> str:
+        """Take one token and return the text that is certain now, often none."""
+        if not self._is_visible(token_id):
+            return ""
+        self._window.append(token_id)
+        text = self._decode(self._window)
+        new_text = self._new_text(text)
+        if text.endswith(REPLACEMENT):
+            if len(self._window) - self._num_context < MAX_PENDING_TOKENS:
+                return ""
+            return self._release_broken(new_text)
+        self._slide(new_text)
+        return new_text
+
+    def flush(self) -> str:
+        """Return what is held at the end: characters cut short, as `decode` shows them."""
+        new_text = self._new_text(self._decode(self._window))
+        self._num_context = len(self._window)
+        self._sent += new_text
+        return new_text
+
+    def _new_text(self, text: str) -> str:
+        if text.startswith(self._sent):
+            return text[len(self._sent) :]
+        # A prompt that ended in half a character, which is whole now.
+        whole = self._sent.rstrip(REPLACEMENT)
+        if whole != self._sent and text.startswith(whole):
+            return text[len(whole) :]
+        # A byte-fallback run that became malformed: the decoder took back what was sent.
+        return self._decode(self._window[self._num_context :])
+
+    def _slide(self, new_text: str) -> None:
+        """Let the tokens just sent be the context of the next one."""
+        if new_text:
+            self._window = self._window[self._num_context :]
+            self._sent = self._decode(self._window)
+        elif self._sent:  # the token has no text: the context before it is the better one
+            self._window.pop()
+        self._num_context = len(self._window)
+
+    def _release_broken(self, new_text: str) -> str:
+        """Send what cannot become whole; the last three tokens may still begin a character."""
+        self._window = self._window[1 - MAX_PENDING_TOKENS :]
+        tail = self._decode(self._window)
+        if tail.endswith(REPLACEMENT):
+            self._num_context = 0
+            self._sent = tail[:-1]
+            return new_text[:-1]
+        self._num_context = len(self._window)
+        self._sent = tail
+        return new_text
+
+    def _tail(self, prompt_token_ids: Sequence[int]) -> list[int]:
+        """Return the prompt's end, back to where its text consists of whole characters."""
+        num_tokens = PROMPT_TAIL_TOKENS
+        while True:
+            tail = [i for i in prompt_token_ids[-num_tokens:] if self._is_visible(i)]
+            text = self._decode(tail)
+            if num_tokens >= len(prompt_token_ids) or (text and REPLACEMENT not in text):
+                return tail
+            num_tokens *= 4
+
+    def _is_visible(self, token_id: int) -> bool:
+        """Whether a decoder sees the token: models may be padded beyond the vocabulary."""
+        return token_id not in self._skipped_ids and self._backend.id_to_token(token_id) is not None
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._backend.decode(token_ids, skip_special_tokens=False)

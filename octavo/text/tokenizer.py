@@ -1,0 +1,129 @@
+"""Turns text and chats into token ids and back.
+
+text  ------------------------------------> backend --> token ids
+chat --> jinja template (transformers) --/
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import jinja2
+from transformers import PreTrainedTokenizerFast
+
+from octavo.text.detokenizer import IncrementalDetokenizer
+from octavo.text.pretrained import load_pretrained
+
+
+class ChatTemplateError(ValueError):
+    """The model has no chat template, or its template refused the messages."""
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer; one object serves all requests, from any thread.
+
+    Control tokens (`<|im_end|>`, `</s>`) are recognised in raw text, whose author writes the whole
+    prompt, and never in the messages of a chat: there they are encoded as the characters they are.
+    """
+
+    def __init__(self, pretrained: PreTrainedTokenizerFast) -> None:
+        self._pretrained = pretrained
+        self._backend = pretrained.backend_tokenizer
+        added = self._backend.get_added_tokens_decoder()
+        self._special_ids = frozenset(i for i, token in added.items() if token.special)
+        # White space is no control token, even where it has a token of its own (Gemma's "\n\n").
+        contents = [token.content for token in added.values() if token.content.strip()]
+        self._control_text = re.compile("|".join(map(re.escape, contents)) or "(?!)")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read the tokenizer of a checkpoint folder (tokenizer.json and its neighbours).
+
+        Raises:
+            UnsupportedTokenizer: the folder has no tokenizer.json.
+        """
+        return cls(load_pretrained(path))
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._pretrained.chat_template)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, the added ones included; a model's own figure may be padded."""
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def bos_token_id(self) -> int | None:
+        token_id: int | None = self._pretrained.bos_token_id
+        return token_id
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Encode raw text; with special tokens, exactly one BOS even if the text spells it too."""
+        token_ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        bos = self.bos_token_id
+        if add_special_tokens and bos is not None and token_ids[:2] == [bos, bos]:
+            del token_ids[0]
+        return token_ids
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Render the model's chat template and encode it, as `apply_chat_template` does.
+
+        The template writes BOS itself, so none is added. Text that looks like a control token is
+        encoded as text, in every role.
+
+        Raises:
+            ChatTemplateError: no template, no messages, or the template refused them.
+            ValueError: a message spells a control token which the vocabulary also makes from plain
+                text, so that it cannot be told apart.
+        """
+        if not self.has_chat_template:
+            raise ChatTemplateError("the model has no chat template; send the prompt as text")
+        if not messages:
+            raise ChatTemplateError("the chat has no messages; at least 1 is needed")
+        conversation = [dict(message) for message in messages]
+        try:
+            if self._spells_control_token(conversation):
+                return self._encode_sanitized(conversation, add_generation_prompt)
+            prompt = self._pretrained.apply_chat_template(
+                conversation, add_generation_prompt=add_generation_prompt, tokenize=False
+            )
+        except jinja2.TemplateError as error:
+            raise ChatTemplateError(
+                f"the model's chat template refused the messages: {error}"
+            ) from error
+        return list(self._backend.encode(prompt, add_special_tokens=False).ids)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Decode all tokens at once; ids that no token has (padding of the model) are left out."""
+        return str(self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+    def detokenizer(
+        self, prompt_token_ids: Sequence[int] = (), skip_special_tokens: bool = True
+    ) -> IncrementalDetokenizer:
+        """Start decoding one output, token by token, as it goes on from the prompt."""
+        return IncrementalDetokenizer(
+            self._backend,
+            prompt_token_ids,
+            skipped_ids=self._special_ids if skip_special_tokens else frozenset(),
+        )
+
+    def _spells_control_token(self, conversation: list[dict[str, str]]) -> bool:
+        return any(
+            self._control_text.search(text) for message in conversation for text in message.values()
+        )
+
+    def _encode_sanitized(
+        self, conversation: list[dict[str, str]], add_generation_prompt: bool
+    ) -> list[int]:
+        return list(
+            self._pretrained.apply_chat_template(
+                conversation,
+                add_generation_prompt=add_generation_prompt,
+                return_dict=False,
+                sanitize_control_tokens=True,
+            )
+        )
