@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from load import random_prompts, run_closed_loop, summarize
-from peers import Octavo, Transformers, Vllm
-from report import draw, machine, print_table, write_json
 from rich.progress import Progress
 
+from load import random_prompts, run_closed_loop, summarize
 from octavo.checkpoint.resolve import resolve_model
+from peers import Octavo, Transformers, Vllm
+from report import draw, machine, print_table, write_json
 
 
 def parse_arguments() -> argparse.Namespace:

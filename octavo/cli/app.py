@@ -1,5 +1,6 @@
 """The `octavo` command: one function a verb; heavy imports wait until a verb needs them."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,6 +28,9 @@ def up(
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     transport: Annotated[str, typer.Option(help="auto, shared_memory or bytes.")] = "auto",
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Keep sockets and logs here; default: a private one.")
+    ] = None,
     ask: Annotated[str | None, typer.Option(help="Ask this once everything is ready.")] = None,
     start_timeout_s: Annotated[float, typer.Option(help="Give up after this long.")] = 600.0,
     grace_s: Annotated[float, typer.Option(help="How long open requests may finish.")] = 30.0,
@@ -47,6 +51,7 @@ def up(
             dtype=dtype,
             device=device,
             transport=transport,
+            run_dir=run_dir,
             start_timeout_s=start_timeout_s,
             grace_s=grace_s,
         )

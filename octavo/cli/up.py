@@ -51,6 +51,7 @@ class UpConfig:
     dtype: str
     device: str
     transport: str
+    run_dir: Path | None
     start_timeout_s: float
     grace_s: float
 
@@ -70,7 +71,8 @@ async def run_up(config: UpConfig, question: str | None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    folder = Path(tempfile.mkdtemp(prefix="octavo-"))
+    folder = config.run_dir or Path(tempfile.mkdtemp(prefix="octavo-"))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         model = await prepare_model(config.model)
         resolved = time.perf_counter()
@@ -90,7 +92,8 @@ async def run_up(config: UpConfig, question: str | None) -> None:
             await first_of(None, watch, stop)
             console.print("stopping: open requests may finish ...")
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if config.run_dir is None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 async def prepare_model(name: str) -> Path:

@@ -1,0 +1,91 @@
+"""SmolLM2-135M in float32 gives the tokens of `transformers`, whatever way a request takes.
+
+Slow: `make exact`. Every situation of the service runs through `octavo up`, as users start it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from octavo.client import AsyncClient
+
+from exact.matrix import LENGTHS, NUM_OUTPUT_TOKENS, Matrix, make_matrix
+from octavo import LLM, SamplingParams
+from octavo.checkpoint.resolve import resolve_model
+from service import Service, running_service
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+GREEDY = {"temperature": 0.0, "max_tokens": NUM_OUTPUT_TOKENS, "ignore_eos": True}
+TOPOLOGIES = [(1, 1, "shared_memory"), (1, 1, "bytes"), (2, 2, "shared_memory"), (2, 2, "bytes")]
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    return resolve_model("smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="module")
+def matrix(model: Path) -> Iterator[Matrix]:
+    matrix = make_matrix(model, 49_000)
+    yield matrix
+    print(f"\nnear-ties counted as equal: {len(matrix.near_ties)}")
+    for line in matrix.near_ties:
+        print(" ", line)
+
+
+@pytest.fixture(params=TOPOLOGIES, ids=lambda p: f"{p[0]}P{p[1]}D-{p[2]}")
+async def service(request: pytest.FixtureRequest, model: Path) -> AsyncIterator[Service]:
+    prefill, decode, transport = request.param
+    flags = ["--dtype", "float32", "--transport", transport]
+    flags += ["--prefill-workers", str(prefill), "--decode-workers", str(decode)]
+    async with running_service(model, *flags) as service:
+        yield service
+
+
+async def ask(client: AsyncClient, prompt: list[int], salt: str) -> list[int]:
+    completion = await client.generate(prompt, cache_salt=salt, timeout_s=900, **GREEDY)
+    return completion.token_ids
+
+
+async def test_cold_hot_partly_hot_and_crowded(service: Service, matrix: Matrix) -> None:
+    async with AsyncClient(service.address) as client:
+        for length in LENGTHS:
+            prompt = matrix.prompts[length]
+            matrix.check(length, await ask(client, prompt, f"c{length}"), "cold")
+            matrix.check(length, await ask(client, prompt, f"c{length}"), "full prefix hit")
+            await ask(client, prompt[: max(1, length // 2)], f"p{length}")
+            matrix.check(length, await ask(client, prompt, f"p{length}"), "partial prefix hit")
+        crowd = [LENGTHS[i % len(LENGTHS)] for i in range(32)]
+        answers = await asyncio.gather(
+            *(ask(client, matrix.prompts[n], f"crowd{i}") for i, n in enumerate(crowd))
+        )
+        for length, answer in zip(crowd, answers, strict=True):
+            matrix.check(length, answer, "among 31 others")
+    await service.wait_until_quiet()
+    blocks = sum(w.counters.blocks_transferred for w in await service.workers("decode"))
+    assert blocks > 0, "no block was handed over"
+
+
+async def test_preempted_by_a_small_pool(model: Path, matrix: Matrix) -> None:
+    flags = ["--dtype", "float32"]
+    async with running_service(model, *flags, env={"OCTAVO_NUM_BLOCKS": "140"}) as service:
+        async with AsyncClient(service.address) as client:
+            crowd = [n for n in LENGTHS if n <= 300] * 3
+            answers = await asyncio.gather(
+                *(ask(client, matrix.prompts[n], f"s{i}") for i, n in enumerate(crowd))
+            )
+        for length, answer in zip(crowd, answers, strict=True):
+            matrix.check(length, answer, "preempted")
+        preemptions = sum(w.counters.preemptions for w in await service.workers("decode"))
+        assert preemptions > 0, "the pool was not small enough to preempt"
+        await service.wait_until_quiet()
+
+
+def test_in_process(model: Path, matrix: Matrix) -> None:
+    llm = LLM(model=str(model), dtype="float32")
+    params = SamplingParams(**GREEDY)
+    for situation in ("in process, cold batch", "in process, hot batch"):
+        prompts = [matrix.prompts[length] for length in LENGTHS]
+        for length, output in zip(LENGTHS, llm.generate(prompts, params), strict=True):
+            matrix.check(length, output.outputs[0].token_ids, situation)
