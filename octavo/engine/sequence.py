@@ -1,13 +1,16 @@
 """One sequence as the engine sees it: its tokens, its block table and how far it got.
 
-    WAITING --admit--> RUNNING --last token--> FINISHED
-       |                 ^  |
-       |  (pulled)       |  +--out of blocks--> PREEMPTED --readmit--> RUNNING
-       +--admit--> FILLING --join--^
+WAITING --admit--> RUNNING --last token--> FINISHED
+   |                 ^  |
+   |  (pulled)       |  +--out of blocks--> PREEMPTED --readmit--> RUNNING
+   +--admit--> FILLING --join--^
 """
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
+
+import numpy as np
+import numpy.typing as npt
 
 from octavo.block_key import BlockKey
 from octavo.sampling_params import SamplingParams
@@ -52,6 +55,14 @@ class Sequence:
     num_cached_tokens: int = 0  # prompt tokens found in the cache at the first admission
     num_preemptions: int = 0
 
+    arrival: int = 0  # order of Scheduler.add
+    root_key: BlockKey = BlockKey(b"")  # parent of the first block; set by Scheduler.add
+    num_registered_blocks: int = 0  # leading blocks of the table that the prefix cache can find
+    # Duplicates taken out of a leased sequence's table that a reader may still look at.
+    retired_block_ids: list[int] = field(default_factory=list)
+    is_announced: bool = False  # an output has told num_cached_tokens
+    _packed_table: npt.NDArray[np.int32] | None = None
+
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
@@ -65,8 +76,35 @@ class Sequence:
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
+    def num_missing_tokens(self) -> int:
+        """Known tokens whose KV is not in the cache; 1 while decoding."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def packed_table(self) -> npt.NDArray[np.int32]:
+        """The block table as an array, made again only after a change."""
+        if self._packed_table is None:
+            self._packed_table = np.array(self.block_ids, dtype=np.int32)
+        return self._packed_table
+
+    @property
     def is_finished(self) -> bool:
         return self.finish_reason is not None
+
+    def add_blocks(self, block_ids: list[int]) -> None:
+        self.block_ids += block_ids
+        self._packed_table = None
+
+    def replace_block(self, index: int, block_id: int) -> None:
+        self.block_ids[index] = block_id
+        self._packed_table = None
+
+    def take_blocks(self) -> list[int]:
+        """Empty the table and return what it held."""
+        block_ids, self.block_ids = self.block_ids, []
+        self.num_registered_blocks = 0
+        self._packed_table = None
+        return block_ids
 
     def append(self, token_id: int) -> None:
         """Add a sampled token and see whether it ends the sequence."""
@@ -90,5 +128,7 @@ class SequenceOutput:
     finish_reason: FinishReason | None = None
     # The block table as it stands now, for sequences that are filling or leased.
     block_ids: tuple[int, ...] = ()
-    # Set on the output of the first admission: prompt tokens found in the cache.
+    # Set on a sequence's first output: prompt tokens found in the cache at its first admission.
     num_cached_tokens: int | None = None
+    # The sequence ended without a finish reason because of this; streams raise it.
+    error: Exception | None = None

@@ -1,0 +1,68 @@
+"""Gives a sequence its blocks, all or nothing, cached ones first.
+
+    | cached prefix (shared) | allocated: rest of the known tokens | + slot of a first token |
+                                                                     if it comes from a pull
+
+One block per active sequence is left free, so that a newcomer does not preempt at once.
+"""
+
+from octavo.engine.block_pool import BlockPool
+from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.sequence import Sequence, Status
+
+
+class Admission:
+    """Decides whether a sequence fits and takes its blocks."""
+
+    def __init__(self, pool: BlockPool, prefix_cache: PrefixCache, block_size: int) -> None:
+        self._pool = pool
+        self._prefix_cache = prefix_cache
+        self._block_size = block_size
+
+    def try_admit(self, seq: Sequence, num_active: int) -> bool:
+        """Fill the block table of a waiting or preempted sequence if it fits."""
+        num_blocks = self._num_blocks(seq)
+        most_cached = self._max_cached_blocks(seq)
+        room = self._pool.num_free - num_active
+        if num_blocks - most_cached > room:
+            return False  # not even if every block it may share is held by others
+        cached = self.match(seq)
+        num_new = num_blocks - len(cached)
+        if num_new + self._pool.count_idle(cached) > room:
+            return False
+        self._pool.touch(cached)
+        seq.add_blocks(cached + self._pool.allocate(num_new))
+        seq.num_registered_blocks = len(cached)
+        seq.num_computed_tokens = len(cached) * self._block_size
+        if seq.status is Status.WAITING:
+            seq.num_cached_tokens = min(seq.num_computed_tokens, seq.num_prompt_tokens)
+        return True
+
+    def match(self, seq: Sequence) -> list[int]:
+        """Cached blocks that admission would share now; takes none."""
+        return self._prefix_cache.match(
+            seq.group_key,
+            seq.root_key,
+            seq.token_ids,
+            self._max_cached_blocks(seq),
+            seq.block_keys,
+        )
+
+    def _max_cached_blocks(self, seq: Sequence) -> int:
+        """A sequence that needs logits computes its last known token itself."""
+        num_tokens = seq.num_tokens if _is_to_fill(seq) else seq.num_tokens - 1
+        return num_tokens // self._block_size
+
+    def _num_blocks(self, seq: Sequence) -> int:
+        num_slots = seq.num_tokens
+        if seq.is_leased:
+            # To its last token: its table is read from outside, so it must never be preempted.
+            num_slots = seq.num_prompt_tokens + seq.sampling.max_tokens - 1
+        elif _is_to_fill(seq):
+            num_slots += 1
+        return -(-num_slots // self._block_size)
+
+
+def _is_to_fill(seq: Sequence) -> bool:
+    """Once preempted, a pulled sequence computes its KV like any other."""
+    return seq.is_pulled and seq.status is Status.WAITING

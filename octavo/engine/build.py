@@ -1,0 +1,112 @@
+"""Makes an engine of a config: resolve, load, size the pool, wire the parts."""
+
+import logging
+
+import torch
+
+from octavo.checkpoint.config import ModelConfig, load_config
+from octavo.checkpoint.fingerprint import model_fingerprint
+from octavo.checkpoint.resolve import resolve_model
+from octavo.engine.block_pool import BlockPool
+from octavo.engine.config import EngineConfig
+from octavo.engine.engine import Engine
+from octavo.engine.kv_cache import KVCache, KVLayout
+from octavo.engine.limits import Limits
+from octavo.engine.model_runner import Model, ModelRunner
+from octavo.engine.models import load_model
+from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.scheduler import Scheduler
+from octavo.engine.sizing import default_cpu_bytes, free_gpu_bytes, num_blocks_within
+from octavo.kernels.select import for_device
+
+logger = logging.getLogger(__name__)
+
+
+def build_engine(config: EngineConfig) -> Engine:
+    """Load the model and give it a pool.
+
+    Raises:
+        ModelNotFound, UnsupportedModel, CheckpointError: from octavo/checkpoint.
+        NotEnoughMemory: no room for KV.
+    """
+    path = resolve_model(config.model)
+    model_config = load_config(path)
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, model_config, device)
+    layout = KVLayout(
+        dtype=dtype,
+        num_layers=model_config.num_layers,
+        num_kv_heads=model_config.num_kv_heads,
+        head_dim=model_config.head_dim,
+        block_size=config.block_size,
+        model_fingerprint=model_fingerprint(path),
+    )
+    model = load_model(path, dtype=layout.torch_dtype, device=device, kernels=for_device(device))
+    num_blocks = choose_num_blocks(config, layout, model, device)
+    kv_cache = KVCache(layout, num_blocks, device)
+    scheduler = build_scheduler(config, layout, num_blocks, model_config.max_position_embeddings)
+    logger.info(
+        "%s on %s in %s: %d blocks of %d tokens, context %d",
+        config.model,
+        device,
+        dtype,
+        num_blocks,
+        config.block_size,
+        scheduler.limits.max_model_len,
+    )
+    return Engine(scheduler, ModelRunner(model, kv_cache.kv), kv_cache, model_config)
+
+
+def build_scheduler(
+    config: EngineConfig, layout: KVLayout, num_blocks: int, max_positions: int
+) -> Scheduler:
+    """A scheduler over an empty pool; the context is clamped to what the pool holds."""
+    pool = BlockPool(num_blocks)
+    limits = Limits(
+        block_size=config.block_size,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=min(
+            config.max_model_len or max_positions, max_positions, num_blocks * config.block_size
+        ),
+    )
+    return Scheduler(pool, PrefixCache(pool, config.block_size), limits, layout.model_fingerprint)
+
+
+def choose_device(name: str) -> torch.device:
+    """Raise ValueError if a GPU is asked for and there is none."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, and torch finds no GPU")
+    return torch.device(name)
+
+
+def choose_dtype(name: str, model_config: ModelConfig, device: torch.device) -> str:
+    if name != "auto":
+        return name
+    if device.type == "cuda":
+        is_supported = torch.cuda.is_bf16_supported()
+    else:
+        # x86 with avx512_bf16 or amx, Arm with bf16; without, torch emulates it slowly.
+        capabilities = torch.cpu.get_capabilities()
+        is_supported = any(capabilities.get(f) for f in ("avx512_bf16", "amx_bf16", "bf16"))
+    return "bfloat16" if is_supported else model_config.dtype
+
+
+def choose_num_blocks(
+    config: EngineConfig, layout: KVLayout, model: Model, device: torch.device
+) -> int:
+    if config.num_blocks is not None:
+        return config.num_blocks
+    if device.type == "cpu":
+        num_bytes = config.kv_cache_bytes
+        return num_blocks_within(default_cpu_bytes() if num_bytes is None else num_bytes, layout)
+    num_bytes = free_gpu_bytes(
+        model,
+        layout,
+        config.max_num_batched_tokens,
+        config.max_num_seqs,
+        config.gpu_memory_utilization,
+    )
+    return num_blocks_within(num_bytes, layout)

@@ -1,0 +1,52 @@
+"""What an engine is asked to be; build.py makes it so."""
+
+from dataclasses import dataclass
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
+BLOCK_SIZES = range(8, 129, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine.
+
+    Raises:
+        ValueError: a setting is out of range; the message names it.
+    """
+
+    model: str  # folder, GGUF file or hub id
+    dtype: str = "auto"  # bfloat16 where the device computes in it, else the checkpoint's
+    device: str = "auto"  # cuda if there is one
+    block_size: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    max_model_len: int | None = None  # the model's own, clamped to what the pool holds
+    gpu_memory_utilization: float = 0.9  # share of the GPU for weights, activations and KV
+    kv_cache_bytes: int | None = None  # on the CPU; by default a quarter of what is free
+    num_blocks: int | None = None  # instead of a byte budget
+
+    def __post_init__(self) -> None:
+        _check_one_of("dtype", self.dtype, DTYPES)
+        _check_one_of("device", self.device, DEVICES)
+        _check_one_of("block_size", self.block_size, BLOCK_SIZES)
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ValueError(
+                f"gpu_memory_utilization must be above 0 and at most 1, "
+                f"got {self.gpu_memory_utilization}"
+            )
+        for name in ("max_num_seqs", "max_num_batched_tokens"):
+            _check_positive(name, getattr(self, name))
+        for name in ("max_model_len", "kv_cache_bytes", "num_blocks"):
+            if getattr(self, name) is not None:
+                _check_positive(name, getattr(self, name))
+
+
+def _check_one_of(name: str, value: object, allowed: tuple[str, ...] | range) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value}")
+
+
+def _check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")

@@ -1,0 +1,66 @@
+"""One model, one pool, one step at a time: schedule, execute, commit."""
+
+from dataclasses import replace
+from typing import Protocol
+
+from octavo.checkpoint.config import ModelConfig
+from octavo.engine.errors import InvalidLogits
+from octavo.engine.kv_cache import KVCache, KVLayout
+from octavo.engine.load import Counters
+from octavo.engine.scheduler import Scheduler
+from octavo.engine.sequence import Sequence, SequenceOutput
+from octavo.engine.step_plan import StepPlan
+from octavo.sampling_params import check_prompt
+
+
+class Runner(Protocol):
+    """Computes a plan; one token for each of plan.sampled."""
+
+    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]: ...
+
+
+class Engine:
+    """Runs sequences to their end; used by one thread, `check` by any."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        kv_cache: KVCache,
+        model_config: ModelConfig,
+    ) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self.kv_cache = kv_cache
+        self.model_config = model_config
+        self.did_advance = True  # whether the last step changed anything
+
+    @property
+    def layout(self) -> KVLayout:
+        return self.kv_cache.layout
+
+    @property
+    def max_model_len(self) -> int:
+        return self.scheduler.limits.max_model_len
+
+    def check(self, seq: Sequence) -> None:
+        """Raise ValueError, naming field and limit, if the sequence cannot be run here."""
+        check_prompt(seq.token_ids, self.model_config.vocab_size, self.max_model_len)
+        seq.sampling.check_vocabulary(self.model_config.vocab_size)
+        self.scheduler.limits.check(seq)
+
+    def step(self) -> list[SequenceOutput]:
+        plan = self.scheduler.schedule()
+        token_ids = self.runner.execute(plan)
+        outputs = self.scheduler.commit(plan, token_ids)
+        self.did_advance = plan.num_seqs > 0 or bool(outputs)
+        return outputs
+
+    def counters(self) -> Counters:
+        """A snapshot."""
+        cache = self.scheduler.prefix_cache
+        return replace(
+            self.scheduler.totals,
+            blocks_cached=cache.num_stored,
+            key_collisions=cache.num_collisions,
+        )

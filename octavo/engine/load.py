@@ -1,0 +1,33 @@
+"""Samples that an engine gives of itself: how busy it is, and what it has done since its start."""
+
+from dataclasses import dataclass
+
+from octavo.engine.block_pool import BlockCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One moment of a scheduler."""
+
+    running_sequences: int  # those still filling included
+    waiting_sequences: int  # those preempted included
+    waiting_prefill_tokens: int  # known tokens to be computed here and not computed yet
+    blocks: BlockCounts
+    steps: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """Sums since the engine's start."""
+
+    requests: int = 0
+    prompt_tokens_computed: int = 0
+    prompt_tokens_cached: int = 0
+    tokens_generated: int = 0
+    blocks_cached: int = 0  # registered in the prefix cache
+    preemptions: int = 0
+    steps: int = 0
+    key_collisions: int = 0
+    # Slots written over slots in held blocks, summed over steps; a shared block counts once.
+    live_slot_steps: int = 0
+    allocated_slot_steps: int = 0

@@ -1,0 +1,100 @@
+"""Turns a StepPlan into tensors, runs the model and samples.
+
+    StepPlan --> numpy buffers --> Batch --> model.forward --> logits --> sampler --> token ids
+
+The buffers live as long as the runner; a step writes their front and hands out views of it.
+"""
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from octavo.engine.batch import Batch
+from octavo.engine.errors import InvalidLogits
+from octavo.engine.sampler import sample
+from octavo.engine.step_plan import StepPlan
+
+
+class Model(Protocol):
+    """What the runner needs of a decoder."""
+
+    def forward(self, batch: Batch, kv: torch.Tensor) -> torch.Tensor: ...
+
+
+class ModelRunner:
+    """Executes plans on one model and one pool tensor `kv` (see kv_cache.py)."""
+
+    def __init__(self, model: Model, kv: torch.Tensor) -> None:
+        self._model = model
+        self._kv = kv
+        self._block_size = kv.shape[4]
+        self._tables = np.zeros(0, dtype=np.int32)
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
+        """The next token of each sequence of plan.sampled, in its order."""
+        if plan.num_seqs == 0:
+            return []
+        logits = self._model.forward(self.build_batch(plan), self._kv)
+        if plan.sampled:
+            return sample(logits, plan.sampled)
+        if self._kv.is_cuda:
+            # Whoever hears of the chunk reads its blocks on another stream.
+            torch.cuda.current_stream(self._kv.device).synchronize()
+        return []
+
+    def build_batch(self, plan: StepPlan) -> Batch:
+        """T tokens of S sequences, decode rows first (shapes: batch.py)."""
+        seqs = plan.decodes + [chunk.seq for chunk in plan.chunks]
+        num_rows = np.ones(len(seqs), dtype=np.int64)
+        num_rows[len(plan.decodes) :] = [chunk.num_tokens for chunk in plan.chunks]
+        first = np.array([seq.num_computed_tokens for seq in seqs], dtype=np.int64)
+        query_start = np.zeros(len(seqs) + 1, dtype=np.int64)
+        np.cumsum(num_rows, out=query_start[1:])
+
+        owner = np.repeat(np.arange(len(seqs)), num_rows)  # [T]
+        positions = np.arange(query_start[-1]) - np.repeat(query_start[:-1] - first, num_rows)
+        tables = self._pad_tables(plan, first + num_rows)
+        blocks = tables[owner, positions // self._block_size].astype(np.int64)
+        slots = blocks * self._block_size + positions % self._block_size
+
+        sampled = {id(seq) for seq in plan.sampled}
+        is_sampled = np.array([id(seq) in sampled for seq in seqs], dtype=bool)
+        return Batch(
+            token_ids=self._to_device(_token_ids(plan)),
+            positions=self._to_device(positions),
+            slot_mapping=self._to_device(slots),
+            block_tables=self._to_device(tables),
+            seq_lens=self._to_device((first + num_rows).astype(np.int32)),
+            query_start=self._to_device(query_start.astype(np.int32)),
+            num_decodes=len(plan.decodes),
+            logit_rows=self._to_device(query_start[1:][is_sampled] - 1),
+        )
+
+    def _pad_tables(self, plan: StepPlan, seq_lens: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """[S, max_blocks] of the blocks that hold seq_lens tokens, padded with 0."""
+        num_blocks = (-(-seq_lens // self._block_size)).tolist()
+        shape = (plan.num_seqs, max(num_blocks))
+        size = shape[0] * shape[1]
+        if size > len(self._tables):
+            self._tables = np.zeros(2 * size, dtype=np.int32)
+        tables = self._tables[:size].reshape(shape)
+        tables.fill(0)
+        seqs = plan.decodes + [chunk.seq for chunk in plan.chunks]
+        for row, seq, count in zip(tables, seqs, num_blocks, strict=True):
+            row[:count] = seq.packed_table[:count]
+        return tables
+
+    def _to_device(self, array: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.to(self._kv.device) if self._kv.is_cuda else tensor
+
+
+def _token_ids(plan: StepPlan) -> npt.NDArray[np.int64]:
+    token_ids = [seq.token_ids[seq.num_computed_tokens] for seq in plan.decodes]
+    for chunk in plan.chunks:
+        start = chunk.seq.num_computed_tokens
+        token_ids += chunk.seq.token_ids[start : start + chunk.num_tokens]
+    return np.array(token_ids, dtype=np.int64)
