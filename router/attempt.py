@@ -1,0 +1,191 @@
+"""One attempt of a request on its workers: both legs at once, one stream of tokens out.
+
+    Prefill leg --first token--+
+                               +--> TokenMerge --> queue --> the request's text
+    Decode leg --- 0 1 2 3 ----+
+
+Either leg's failure ends the other. Both streams are leases: when this task ends, for whatever
+reason, both are cancelled and the workers free what they hold.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import grpc
+
+from octavo.inference.v1.inference_pb2 import FINISH_REASON_UNSPECIFIED, FinishReason
+from octavo.internal.v1alpha1 import worker_pb2
+from octavo.router.failures import LocalTailTooLong, leg_failure, worker_lost
+from octavo.router.merge import TokenMerge
+from octavo.router.report import RunReport
+from octavo.router.route import Route
+from octavo.router.worker import Leg, Worker
+from octavo.rpc.errors import RequestError
+
+# The output is complete; so long may the workers take to say what it cost them.
+SETTLE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class NewTokens:
+    """Output tokens that are next in order; UNSPECIFIED while more will come."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+
+
+class Attempt:
+    """The legs of one attempt; `run` until they ended, `stop` from the reader's side."""
+
+    def __init__(
+        self,
+        route: Route,
+        sequence: worker_pb2.SequenceSpec,
+        report: RunReport,
+        emit: Callable[[NewTokens], Awaitable[None]],
+    ) -> None:
+        self._route = route
+        self._sequence = sequence
+        self._report = report
+        self._emit = emit
+        self._merge = TokenMerge()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._decode_call: (
+            grpc.aio.StreamStreamCall[worker_pb2.DecodeRequest, worker_pb2.DecodeResponse] | None
+        ) = None
+        self._decode_has_tokens = False
+        self._is_complete = False  # the reader has all that it wants
+        self._settling: asyncio.TimerHandle | None = None
+
+    async def run(self, timeout_s: float) -> None:
+        """Run both legs to their end.
+
+        Raises:
+            LocalTailTooLong: the decode worker wants a prefill worker; no token was emitted.
+            RequestError: what the caller should see.
+        """
+        prefill, decode = self._route.prefill, self._route.decode
+        try:
+            async with asyncio.TaskGroup() as legs:
+                if decode is not None:
+                    self._tasks.append(legs.create_task(self._decode(decode, timeout_s)))
+                if prefill is not None:
+                    self._tasks.append(legs.create_task(self._prefill(prefill, timeout_s)))
+        except ExceptionGroup as failed:
+            cause = _root_cause(failed)
+            if not (self._is_complete and isinstance(cause, RequestError)):
+                raise cause from failed
+        finally:
+            if self._settling is not None:
+                self._settling.cancel()
+        if not self._is_complete:
+            worker = decode or prefill
+            assert worker is not None
+            raise worker_lost(worker, "ended the stream before the last token")
+
+    async def stop(self) -> None:
+        """The reader needs no more tokens: the decode worker may end the sample."""
+        self._complete()
+        call = self._decode_call
+        if call is None:
+            return
+        if not self._decode_has_tokens:
+            self._end_legs()  # it has not begun; its blocks are wanted by others
+            return
+        stop = worker_pb2.DecodeRequest(stop=worker_pb2.DecodeRequest.Stop(samples=[0]))
+        # A stream that has just ended needs no stop.
+        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            await call.write(stop)
+            await call.done_writing()
+
+    async def _prefill(self, worker: Worker, timeout_s: float) -> None:
+        request = worker_pb2.PrefillRequest(
+            sequence=self._sequence, will_be_pulled=self._route.decode is not None
+        )
+        with worker.leg(prefill_tokens=self._route.prefill_tokens, blocks=0) as leg:
+            call = leg.call = worker.prefill_stub.Prefill(request, timeout=timeout_s)
+            with _failures_of(worker, leg):
+                async for response in call:
+                    await self._on_prefill(response, leg)
+
+    async def _decode(self, worker: Worker, timeout_s: float) -> None:
+        start = worker_pb2.DecodeRequest.Start(sequence=self._sequence)
+        if self._route.prefill is not None:
+            start.kv.prefill.CopyFrom(self._route.prefill.ref)
+        tail = 0 if self._route.prefill is not None else self._route.prefill_tokens
+        with worker.leg(prefill_tokens=tail, blocks=self._route.decode_blocks) as leg:
+            call = leg.call = self._decode_call = worker.decode_stub.Decode(timeout=timeout_s)
+            with _failures_of(worker, leg, is_alone=self._route.prefill is None):
+                with suppress(asyncio.InvalidStateError):  # ended already; reading says why
+                    await call.write(worker_pb2.DecodeRequest(start=start))
+                async for response in call:
+                    await self._on_decode(response, leg)
+
+    async def _on_prefill(self, response: worker_pb2.PrefillResponse, leg: Leg) -> None:
+        match response.WhichOneof("event"):
+            case "started":
+                self._report.prefill_started(response.started)
+                leg.must_step = True
+            case "token":
+                leg.must_step = False
+                await self._take(response.token)
+                if self._merge.is_finished and self._route.decode is not None:
+                    self._end_legs()  # nothing to decode, so nothing to hand over
+            case "completed":
+                self._report.prefill_completed(response.completed)
+
+    async def _on_decode(self, response: worker_pb2.DecodeResponse, leg: Leg) -> None:
+        match response.WhichOneof("event"):
+            case "started":
+                self._report.decode_started(response.started)
+                leg.must_step = self._route.prefill is None
+            case "tokens":
+                self._decode_has_tokens = True
+                leg.must_step = response.tokens.finish_reason == FINISH_REASON_UNSPECIFIED
+                await self._take(response.tokens)
+            case "completed":
+                self._report.decode_completed(response.completed)
+
+    async def _take(self, delta: worker_pb2.TokenDelta) -> None:
+        if self._merge.is_finished:
+            return
+        token_ids = self._merge.add(delta)
+        if token_ids or self._merge.is_finished:
+            self._report.token_came()
+            await self._emit(NewTokens(token_ids, self._merge.finish_reason))
+        if self._merge.is_finished:
+            self._complete()
+
+    def _complete(self) -> None:
+        if not self._is_complete:
+            self._is_complete = True
+            loop = asyncio.get_running_loop()
+            self._settling = loop.call_later(SETTLE_S, self._end_legs)
+
+    def _end_legs(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+@contextmanager
+def _failures_of(worker: Worker, leg: Leg, *, is_alone: bool = False) -> Iterator[None]:
+    """Turn the end of a leg's stream into what the caller should see."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        if is_alone and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            raise LocalTailTooLong(error.details()) from error
+        raise leg_failure(worker, error) from error
+    except asyncio.CancelledError:
+        if leg.ended_because is None:
+            raise
+        raise worker_lost(worker, leg.ended_because) from None
+
+
+def _root_cause(failed: ExceptionGroup[Exception]) -> Exception:
+    """A defect if there is one, else the failure that came first: it ended the other leg."""
+    expected = (RequestError, LocalTailTooLong)
+    defects = [error for error in failed.exceptions if not isinstance(error, expected)]
+    return (defects or list(failed.exceptions))[0]

@@ -1,0 +1,110 @@
+"""Settings of a router, read once in `__main__` and checked here."""
+
+from dataclasses import MISSING, dataclass, field
+from typing import Any
+
+
+def setting(help_text: str, *, default: Any = MISSING) -> Any:
+    """A field that `octavo router` offers as an option with this help."""
+    return field(default=default, metadata={"help": help_text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    """How one router listens, finds workers, and bounds what it takes on."""
+
+    model: str = setting(
+        "A folder, a GGUF file or a hub id; only config, tokenizer and templates are read."
+    )
+    served_model_name: str | None = setting(
+        "What clients call the model; default: the last part of its name.",
+        default=None,
+    )
+    listen_address: str = setting(
+        "Where clients connect.",
+        default="127.0.0.1:50051",
+    )
+    prefill_address: tuple[str, ...] = setting(
+        "host:port, unix:path or dns:///name:port; repeat it, or use commas.",
+        default=(),
+    )
+    decode_address: tuple[str, ...] = setting(
+        "As --prefill-address; both add up with the workers that Redis lists.",
+        default=(),
+    )
+    redis_url: str | None = setting(
+        "Redis that lists workers and their blocks.",
+        default=None,
+    )
+    cache_secret_file: str | None = setting(
+        "32 bytes or more that key the cached blocks; created with mode 0600 when absent.",
+        default=None,
+    )
+    max_queued_tokens: int = setting(
+        "Prompt tokens at most of requests that wait for their first token.",
+        default=262_144,
+    )
+    max_request_s: float = setting(
+        "Ends a request whose deadline is later, or that has none.",
+        default=600.0,
+    )
+    slow_reader_s: float = setting(
+        "Ends a request whose client takes nothing for so long.",
+        default=30.0,
+    )
+    drain_timeout_s: float = setting(
+        "How long open requests may finish after SIGTERM.",
+        default=30.0,
+    )
+    lookup_budget_s: float = setting(
+        "Longest wait for the prefix index; placement goes by load alone after it.",
+        default=0.020,
+    )
+    stuck_after_s: float = setting(
+        "A worker with work and no step for so long is stuck.",
+        default=5.0,
+    )
+    load_interval_s: float = setting(
+        "Shortest time between two load samples of a worker.",
+        default=0.05,
+    )
+    dns_interval_s: float = setting(
+        "How often dns:/// names are resolved again.",
+        default=5.0,
+    )
+    decode_sequence_weight: float = setting(
+        "What a running sequence costs a decode worker, in blocks.",
+        default=4.0,
+    )
+    local_prefill_max_tokens: int | None = setting(
+        "Lowers the decode workers' limit on prompt tails they compute themselves; 0: none.",
+        default=None,
+    )
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError("model must name a folder, a GGUF file or a hub id")
+        for name in (
+            "max_queued_tokens",
+            "max_request_s",
+            "slow_reader_s",
+            "lookup_budget_s",
+            "stuck_after_s",
+            "load_interval_s",
+            "dns_interval_s",
+        ):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("drain_timeout_s", "decode_sequence_weight"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        limit = self.local_prefill_max_tokens
+        if limit is not None and limit < 0:
+            raise ValueError(f"local_prefill_max_tokens must not be negative, got {limit}")
+
+    @property
+    def model_name(self) -> str:
+        """The name clients use."""
+        if self.served_model_name:
+            return self.served_model_name
+        return self.model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")

@@ -1,0 +1,140 @@
+"""Keeps one address connected and says which worker answers there.
+
+    connect --> GetWorker --> WatchLoad: sample, sample, ... --> broken --> wait --> connect
+                    |             each one: load, stuck or not        |
+                    +--> joined ------------------------------------->+--> left
+
+A connection outlives its address's disappearance from the registry: only its own end says that the
+worker is gone, so that a lying or restarted Redis costs nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
+from octavo.router.worker import Worker, WorkerFacts
+from octavo.rpc.channels import open_channel
+
+logger = logging.getLogger(__name__)
+
+LoadStream = grpc.aio.UnaryStreamCall[worker_pb2.WatchLoadRequest, worker_pb2.WatchLoadResponse]
+
+CONNECT_TIMEOUT_S = 5.0
+MIN_BACKOFF_S = 0.1
+MAX_BACKOFF_S = 2.0
+
+
+class WorkerRefused(Exception):
+    """The process at this address cannot be used; the message says why."""
+
+
+class Roster(Protocol):
+    """Whoever keeps the list of workers; `join` may raise WorkerRefused."""
+
+    def join(self, worker: Worker) -> None: ...
+
+    def leave(self, worker: Worker) -> None: ...
+
+
+class Connection:
+    """The one task that talks to one address."""
+
+    def __init__(
+        self,
+        address: str,
+        roster: Roster,
+        *,
+        is_wanted: Callable[[str], bool],
+        load_interval_s: float,
+        stuck_after_s: float,
+    ) -> None:
+        self.address = address
+        self._roster = roster
+        self._is_wanted = is_wanted
+        self._load_interval_s = load_interval_s
+        self._stuck_after_s = stuck_after_s
+        self._last_complaint = ""
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Connect, watch, reconnect; return once the address is wanted no more."""
+        backoff_s = MIN_BACKOFF_S
+        while self._is_wanted(self.address):
+            try:
+                await self._session()
+                backoff_s = MIN_BACKOFF_S
+            except WorkerRefused as error:
+                self._complain(str(error))
+            except grpc.aio.AioRpcError as error:
+                self._complain(f"{error.code().name}: {error.details()}")
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+
+    async def _session(self) -> None:
+        """One connection, from GetWorker to the end of the load stream."""
+        channel = open_channel(self.address)
+        worker: Worker | None = None
+        try:
+            stub = worker_pb2_grpc.WorkerServiceStub(channel)
+            facts = WorkerFacts.from_proto(
+                await stub.GetWorker(worker_pb2.GetWorkerRequest(), timeout=CONNECT_TIMEOUT_S)
+            )
+            interval = Duration()
+            interval.FromNanoseconds(round(self._load_interval_s * 1e9))
+            samples = stub.WatchLoad(worker_pb2.WatchLoadRequest(min_interval=interval))
+            first = await samples.read()
+            if first is grpc.aio.EOF or first.epoch != facts.epoch:
+                return  # it restarted in between
+            worker = Worker(facts, channel, first)
+            self._roster.join(worker)
+            self._last_complaint = ""
+            await self._watch(worker, samples)
+        finally:
+            if worker is None:
+                await channel.close()
+            else:
+                self._roster.leave(worker)
+                closing = asyncio.create_task(_close_when_idle(channel, worker))
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+
+    async def _watch(
+        self,
+        worker: Worker,
+        samples: LoadStream,
+    ) -> None:
+        watchdog = asyncio.create_task(self._end_legs_when_stuck(worker))
+        try:
+            async for sample in samples:
+                worker.observe(sample)
+        except grpc.aio.AioRpcError as error:
+            logger.warning("lost %s: %s", worker.name, error.details())
+        finally:
+            watchdog.cancel()
+            samples.cancel()
+
+    async def _end_legs_when_stuck(self, worker: Worker) -> None:
+        while True:
+            stuck_s = worker.stuck_for_s()
+            if stuck_s >= self._stuck_after_s and not worker.is_stuck:
+                logger.error("%s has work and made no step for %.1f s", worker.name, stuck_s)
+                worker.is_stuck = True
+                worker.end_legs(f"has work and made no step for {stuck_s:.1f} s")
+            await asyncio.sleep(self._stuck_after_s / 20)
+
+    def _complain(self, complaint: str) -> None:
+        # Once per cause, not once per attempt.
+        if complaint != self._last_complaint:
+            logger.warning("no worker at %s yet: %s", self.address, complaint)
+            self._last_complaint = complaint
+
+
+async def _close_when_idle(channel: grpc.aio.Channel, worker: Worker) -> None:
+    # Legs on a broken connection end by themselves; those of a draining worker run on.
+    await worker.until_idle()
+    await channel.close()

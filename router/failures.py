@@ -1,0 +1,77 @@
+"""What a failed leg means to the caller.
+
+worker says                      caller sees
+INVALID_ARGUMENT, UNIMPLEMENTED  the same, with the field
+RESOURCE_EXHAUSTED               the same, with when to come back
+DEADLINE_EXCEEDED                the same
+INTERNAL, UNKNOWN                INTERNAL: a defect, in the worker's log
+all others, or a lost link       UNAVAILABLE: another try may well succeed
+"""
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from octavo.router.worker import Worker
+from octavo.rpc.errors import (
+    Expired,
+    InvalidRequest,
+    NoWorker,
+    Overloaded,
+    RequestError,
+    Unsupported,
+)
+
+DEFAULT_RETRY_S = 1.0
+
+
+class LocalTailTooLong(Exception):
+    """A decode worker lacks too much of the prompt to compute it alone; nothing was sampled."""
+
+
+class WorkerDefect(RequestError):
+    """A worker failed on a defect; its log has the traceback."""
+
+    code = grpc.StatusCode.INTERNAL
+
+
+def leg_failure(worker: Worker, error: grpc.aio.AioRpcError) -> RequestError:
+    """The caller's view of a status that ended a leg on `worker`."""
+    code, text = error.code(), error.details() or ""
+    field, retry_after_s = _details(error)
+    match code:
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return InvalidRequest(field or "request", text)
+        case grpc.StatusCode.UNIMPLEMENTED if field:
+            return Unsupported(field)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return Overloaded(f"{worker.name}: {text}", retry_after_s or DEFAULT_RETRY_S)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return Expired("the deadline passed while the request ran")
+        case grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:
+            return WorkerDefect(f"{worker.name} failed; see its log")
+        case _:
+            return worker_lost(worker, f"ended the request: {code.name}: {text}")
+
+
+def worker_lost(worker: Worker, reason: str) -> NoWorker:
+    """A worker died, got stuck or gave the request up."""
+    role = worker.facts.role.value
+    return NoWorker(
+        f"{worker.name} {reason}; try again, and if this lasts start a {role} worker with "
+        f"`octavo {role}-worker`"
+    )
+
+
+def _details(error: grpc.aio.AioRpcError) -> tuple[str | None, float | None]:
+    """The field and the delay that a status names, if any."""
+    field: str | None = None
+    retry_after_s: float | None = None
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # has all that it reads
+    for detail in status.details if status is not None else ():
+        info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+        if detail.Unpack(info):
+            field = info.metadata.get("field") or None
+        elif detail.Unpack(retry):
+            retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+    return field, retry_after_s

@@ -1,0 +1,133 @@
+"""One generation as its caller sees it: tokens become text, and text may end it.
+
+Run --NewTokens--> TextOutput --> Started, Delta, Delta, ..., Finished, Completed
+ ^                     |
+ +---- stop -----------+  a stop string matched
+"""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from octavo.inference.v1.inference_pb2 import (
+    FINISH_REASON_STOP,
+    FINISH_REASON_STOP_SEQUENCE,
+    FINISH_REASON_UNSPECIFIED,
+    FinishReason,
+)
+from octavo.router.admission import Admission
+from octavo.router.model import ServedModel
+from octavo.router.report import RunReport
+from octavo.router.request import Request
+from octavo.router.route import RouteFinder
+from octavo.router.run import Run
+from octavo.rpc.errors import RequestError
+from octavo.text.output import TextOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first token is there."""
+
+    num_prompt_tokens: int
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text and tokens; either may be empty."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Why the output ended, and on which stop."""
+
+    reason: FinishReason
+    stop_text: str | None = None
+    stop_token_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Last of all."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+    report: RunReport
+
+
+Event = Started | Delta | Finished | Completed
+
+
+class Generator:
+    """Runs resolved requests."""
+
+    def __init__(self, model: ServedModel, routes: RouteFinder, admission: Admission) -> None:
+        self._model = model
+        self._routes = routes
+        self._admission = admission
+        self._runs: set[Run] = set()
+
+    def end_all(self, error: RequestError) -> None:
+        """End every request that runs now; each caller gets `error`."""
+        for run in self._runs:
+            run.fail(error)
+
+    async def events(self, request: Request, timeout_s: float) -> AsyncGenerator[Event, None]:
+        """Run a request; close the iterator to end it.
+
+        Raises:
+            RequestError: what the caller should see.
+        """
+        num_prompt = len(request.prompt_token_ids)
+        output = TextOutput(self._model.tokenizer, request.prompt_token_ids, request.sampling)
+        num_output = 0
+        is_finished = False
+        with self._admission.admit(num_prompt, timeout_s) as ticket:
+            async with self._run(request, timeout_s) as run:
+                async for new in run:
+                    if is_finished:
+                        continue  # only what the workers report is still awaited
+                    if not num_output:
+                        ticket.answered()
+                        yield Started(num_prompt, run.report.cached_prompt_tokens)
+                    delta = output.push(new.token_ids)
+                    num_output += len(delta.token_ids)
+                    finished = _finished(output, new.finish_reason, delta.token_ids)
+                    tail = ""
+                    if finished is not None and delta.matched_stop is None:
+                        tail = output.finish()
+                        finished = _finished(output, new.finish_reason, delta.token_ids)
+                    yield Delta(delta.text + tail, delta.token_ids)
+                    if finished is not None:
+                        is_finished = True
+                        if new.finish_reason == FINISH_REASON_UNSPECIFIED:
+                            await run.stop()  # the workers know nothing of stop strings
+                        yield finished
+                run.report.ended_at = time.monotonic()
+                yield Completed(num_prompt, num_output, run.report)
+
+    @asynccontextmanager
+    async def _run(self, request: Request, timeout_s: float) -> AsyncIterator[Run]:
+        async with Run(request, self._routes, timeout_s) as run:
+            self._runs.add(run)
+            try:
+                yield run
+            finally:
+                self._runs.discard(run)
+
+
+def _finished(
+    output: TextOutput, reason: FinishReason, token_ids: tuple[int, ...]
+) -> Finished | None:
+    """Whether the output ended here. A stop string counts before what ended the last token."""
+    if output.matched_stop is not None:
+        return Finished(FINISH_REASON_STOP_SEQUENCE, stop_text=output.matched_stop)
+    if reason == FINISH_REASON_UNSPECIFIED:
+        return None
+    is_stop = reason == FINISH_REASON_STOP and bool(token_ids)
+    return Finished(reason, stop_token_id=token_ids[-1] if is_stop else None)

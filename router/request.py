@@ -1,0 +1,175 @@
+"""From a GenerateRequest to one that workers can run: every default filled in, every value checked.
+
+    GenerateRequest --fields--> sampling --tokenizer thread--> token ids --limits--> Request
+
+Nothing is sent anywhere before all of it passed. Every refusal names the field and the limit.
+"""
+
+import asyncio
+import secrets
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from octavo.block_key import MAX_SALT_BYTES
+from octavo.inference.v1 import inference_pb2
+from octavo.router.model import ServedModel
+from octavo.rpc.errors import InvalidRequest, NotFound, Unsupported
+from octavo.rpc.sampling import sampling_from_proto
+from octavo.sampling_params import SamplingParams, check_length, check_prompt
+
+DEFAULT_MAX_TOKENS = 256
+MAX_REQUEST_ID_BYTES = 256
+# Longer text cannot fit the context: no tokenizer needs more bytes for a token on average. (A run
+# of spaces may be one token of up to 16 bytes; such a prompt is refused early and by name.)
+MAX_BYTES_PER_TOKEN = 8
+
+TextInput = inference_pb2.GenerateRequest | inference_pb2.TokenizeRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One generation, fully resolved."""
+
+    request_id: str  # the caller's, or drawn; never a key between our processes
+    prompt_token_ids: list[int]
+    sampling: SamplingParams  # seed is set
+    group_key: bytes
+    include_text: bool
+    include_token_ids: bool
+    arrived_at: float  # time.monotonic()
+
+
+class RequestReader:
+    """Checks and resolves requests for one model."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        threads: Executor,
+        *,
+        max_context_tokens: Callable[[], int],
+        group_key_of: Callable[[str], bytes],
+    ) -> None:
+        self._model = model
+        self._threads = threads
+        self._max_context_tokens = max_context_tokens
+        self._group_key_of = group_key_of
+
+    async def read(self, message: inference_pb2.GenerateRequest) -> Request:
+        """Resolve a request.
+
+        Raises:
+            InvalidRequest, NotFound, Unsupported: naming the field.
+        """
+        arrived_at = time.monotonic()
+        self.check_model(message.model)
+        _check_fields(message)
+        sampling = self._sampling(message)
+        prompt_token_ids = await self._prompt(message)
+        return Request(
+            request_id=message.request_id or uuid.uuid4().hex,
+            prompt_token_ids=prompt_token_ids,
+            sampling=self._fit(sampling, message, len(prompt_token_ids)),
+            group_key=self._group_key_of(message.cache_salt),
+            include_text=_or_true(message.output, "include_text"),
+            include_token_ids=_or_true(message.output, "include_token_ids"),
+            arrived_at=arrived_at,
+        )
+
+    async def tokenize(self, message: TextInput) -> list[int]:
+        """Token ids of a text or chat, computed off the event loop."""
+        kind = message.WhichOneof("input")
+        add_special = not message.HasField("add_special_tokens") or message.add_special_tokens
+        if kind == "text":
+            self._check_size("text", len(message.text.encode()))
+            work = partial(self._model.tokenizer.encode, message.text, add_special)
+        elif kind == "chat":
+            chat = [{"role": m.role, "content": m.content} for m in message.chat.messages]
+            self._check_size("chat", message.chat.ByteSize())
+            work = partial(self._model.tokenizer.encode_chat, chat)
+        else:
+            raise InvalidRequest("input", "an input is required: text, token_ids or chat")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except ValueError as error:
+            raise InvalidRequest(kind, f"{kind}: {error}") from error
+
+    def check_model(self, name: str) -> None:
+        """Raise NotFound unless the name is empty or ours."""
+        if name not in ("", self._model.name):
+            raise NotFound(
+                f"model {name[:200]!r} is not served here; served: {self._model.name!r}",
+                field="model",
+            )
+
+    def _sampling(self, message: inference_pb2.GenerateRequest) -> SamplingParams:
+        defaults = {"max_tokens": DEFAULT_MAX_TOKENS, **self._model.sampling_defaults}
+        sampling = sampling_from_proto(message.sampling, message.output, defaults)
+        try:
+            sampling.check_vocabulary(self._model.vocab_size)
+        except ValueError as error:
+            raise InvalidRequest("sampling.stop_token_ids", f"sampling.{error}") from error
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=secrets.randbits(64))
+        return sampling
+
+    async def _prompt(self, message: inference_pb2.GenerateRequest) -> list[int]:
+        kind = message.WhichOneof("input")
+        if kind == "token_ids":
+            token_ids = list(message.token_ids.ids)
+        else:
+            token_ids = await self.tokenize(message)
+        try:
+            check_prompt(token_ids, self._model.vocab_size, self._max_context_tokens())
+        except ValueError as error:
+            raise InvalidRequest(kind or "input", f"{kind}: {error}") from error
+        return token_ids
+
+    def _fit(
+        self,
+        sampling: SamplingParams,
+        message: inference_pb2.GenerateRequest,
+        num_prompt_tokens: int,
+    ) -> SamplingParams:
+        """Give an unset max_tokens what is left of the context; check one that is set."""
+        context = self._max_context_tokens()
+        if not message.sampling.HasField("max_tokens"):
+            return replace(
+                sampling, max_tokens=min(DEFAULT_MAX_TOKENS, context - num_prompt_tokens)
+            )
+        try:
+            check_length(num_prompt_tokens, sampling.max_tokens, context)
+        except ValueError as error:
+            raise InvalidRequest("sampling.max_tokens", f"sampling.{error}") from error
+        return sampling
+
+    def _check_size(self, field: str, num_bytes: int) -> None:
+        limit = MAX_BYTES_PER_TOKEN * self._max_context_tokens()
+        if num_bytes > limit:
+            raise InvalidRequest(
+                field,
+                f"{field} has {num_bytes} bytes, at most {limit} are tokenized for a context of "
+                f"{self._max_context_tokens()} tokens",
+            )
+
+
+def _check_fields(message: inference_pb2.GenerateRequest) -> None:
+    if message.priority != 0:
+        raise Unsupported("priority")
+    if message.lora_adapter:
+        raise Unsupported("lora_adapter")
+    for name in ("logprobs", "prompt_logprobs"):
+        if message.output.HasField(name):
+            raise Unsupported(f"output.{name}")
+    for name, limit in (("request_id", MAX_REQUEST_ID_BYTES), ("cache_salt", MAX_SALT_BYTES)):
+        num_bytes = len(getattr(message, name).encode())
+        if num_bytes > limit:
+            raise InvalidRequest(name, f"{name} has {num_bytes} bytes, at most {limit}")
+
+
+def _or_true(output: inference_pb2.OutputOptions, name: str) -> bool:
+    return bool(getattr(output, name)) if output.HasField(name) else True

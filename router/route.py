@@ -1,0 +1,129 @@
+"""Finds a request its workers: what each holds of the prompt, how loaded each is, who is cheapest.
+
+prompt --> block keys --> prefix index (a hint, within a budget) --+
+                                                                   +--> place --> Route
+load streams + legs that no sample has counted yet ----------------+
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from octavo.block_key import block_keys, root_key
+from octavo.registry.index import PrefixIndex
+from octavo.router.placement import DecodeCandidate, Demand, PrefillCandidate, place
+from octavo.router.worker import Worker
+from octavo.router.workers import Workers
+
+# Further blocks of a long prompt change no choice that is worth their look-up.
+MAX_LOOKUP_KEYS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The workers of one attempt, and what it is expected to cost each; None: no such leg."""
+
+    prefill: Worker | None
+    decode: Worker | None
+    prefill_tokens: int
+    decode_blocks: int
+
+
+class RouteFinder:
+    """Chooses workers by section 5's cost."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        index: PrefixIndex | None,
+        *,
+        sequence_weight: float,
+        local_prefill_max_tokens: int | None,
+    ) -> None:
+        self._workers = workers
+        self._index = index
+        self._sequence_weight = sequence_weight
+        self._local_prefill_max_tokens = local_prefill_max_tokens
+        self._draw = random.Random()
+
+    async def find(self, demand: Demand, prompt: Sequence[int], group_key: bytes) -> Route:
+        """Choose the workers of one attempt.
+
+        Raises:
+            NoWorker, InvalidRequest: as `place`.
+        """
+        overlap = await self._overlap(prompt, group_key)
+        # No await from here on: candidates are still connected when they are chosen.
+        chosen = place(
+            demand,
+            [_prefill_candidate(w, overlap) for w in self._workers.prefills],
+            [self._decode_candidate(w, overlap) for w in self._workers.decodes],
+            sequence_weight=self._sequence_weight,
+            draw=self._draw,
+        )
+        prefill, decode = (
+            self._workers.named(worker_id) if worker_id is not None else None
+            for worker_id in (chosen.prefill_id, chosen.decode_id)
+        )
+        return _route(demand, prefill, decode, overlap)
+
+    async def _overlap(self, prompt: Sequence[int], group_key: bytes) -> Mapping[str, int]:
+        """Leading blocks that each worker is said to hold; a hint, and never late."""
+        if self._index is None:
+            return {}
+        workers = self._workers.prefills + self._workers.decodes
+        overlap: dict[str, int] = {}
+        # One pass unless a fleet is changing its block size.
+        for block_size in {worker.facts.block_size for worker in workers}:
+            alike = [worker.facts for worker in workers if worker.facts.block_size == block_size]
+            root = root_key(group_key, alike[0].model_fingerprint)
+            looked_up = prompt[: MAX_LOOKUP_KEYS * block_size]
+            keys = block_keys(group_key, root, looked_up, block_size)
+            overlap |= await self._index.lookup(keys, [(w.worker_id, w.epoch) for w in alike])
+        return overlap
+
+    def _decode_candidate(self, worker: Worker, overlap: Mapping[str, int]) -> DecodeCandidate:
+        facts, load, unreported = worker.facts, worker.load, worker.unreported
+        local_max = facts.local_prefill_max_tokens
+        if self._local_prefill_max_tokens is not None:
+            local_max = min(local_max, self._local_prefill_max_tokens)
+        return DecodeCandidate(
+            worker_id=facts.worker_id,
+            layout=facts.layout,
+            block_size=facts.block_size,
+            max_context_tokens=facts.max_context_tokens,
+            cached_blocks=overlap.get(facts.worker_id, 0),
+            active_blocks=load.blocks.held + sum(leg.blocks for leg in unreported),
+            num_sequences=load.running_sequences + load.waiting_sequences + len(unreported),
+            local_prefill_max_tokens=local_max,
+        )
+
+
+def _prefill_candidate(worker: Worker, overlap: Mapping[str, int]) -> PrefillCandidate:
+    facts = worker.facts
+    unreported = sum(leg.prefill_tokens for leg in worker.unreported)
+    return PrefillCandidate(
+        worker_id=facts.worker_id,
+        layout=facts.layout,
+        block_size=facts.block_size,
+        max_context_tokens=facts.max_context_tokens,
+        cached_blocks=overlap.get(facts.worker_id, 0),
+        queued_tokens=worker.load.waiting_prefill_tokens + unreported,
+    )
+
+
+def _route(
+    demand: Demand, prefill: Worker | None, decode: Worker | None, overlap: Mapping[str, int]
+) -> Route:
+    def missing_tokens(worker: Worker) -> int:
+        cached = overlap.get(worker.facts.worker_id, 0) * worker.facts.block_size
+        return max(demand.num_prompt_tokens - cached, 0)
+
+    return Route(
+        prefill,
+        decode,
+        prefill_tokens=missing_tokens(prefill) if prefill is not None else 0,
+        decode_blocks=(
+            missing_tokens(decode) // decode.facts.block_size + 1 if decode is not None else 0
+        ),
+    )

@@ -1,0 +1,162 @@
+"""A router's wiring, from settings to a served port.
+
+config --> ServedModel --+--> RequestReader --+
+addresses, DNS, Redis ---+--> Workers         +--> InferenceServicer --> port
+Redis -----------------------> RouteFinder ---+
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
+from octavo.registry.connection import RedisSettings
+from octavo.registry.directory import WorkerDirectory
+from octavo.registry.index import PrefixIndex
+from octavo.registry.records import WorkerRecord
+from octavo.router.admission import Admission
+from octavo.router.background import Background, background
+from octavo.router.config import RouterConfig
+from octavo.router.discovery import watch_names
+from octavo.router.generation import Generator
+from octavo.router.model import ServedModel
+from octavo.router.request import RequestReader
+from octavo.router.route import RouteFinder
+from octavo.router.secret import (
+    SECRET_BYTES,
+    CacheSecret,
+    read_or_create,
+    share_through_redis,
+)
+from octavo.router.servicer import InferenceServicer
+from octavo.router.workers import Workers
+from octavo.rpc.channels import PUBLIC_MESSAGE_BYTES
+from octavo.rpc.errors import NoWorker
+from octavo.rpc.server import Server, serve_until_signal
+
+logger = logging.getLogger(__name__)
+
+SERVICE_NAME = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+TOKENIZER_THREADS = 2
+# Requests that outlive the drain's grace get a status of ours, not a broken connection.
+LAST_WORDS_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A router that listens."""
+
+    server: Server
+    port: int
+    workers: Workers
+    admission: Admission
+    generator: Generator
+
+
+def run(config: RouterConfig) -> None:
+    """Take requests and send each to a prefill and a decode worker."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    asyncio.run(serve(config))
+
+
+async def serve(config: RouterConfig) -> None:
+    """Serve until SIGTERM or SIGINT, then drain."""
+    model = await asyncio.to_thread(ServedModel.load, config.model, config.model_name)
+    async with running_router(config, model) as router:
+
+        async def on_drain() -> None:
+            patience_s = max(config.drain_timeout_s - LAST_WORDS_S, 0.0)
+            error = NoWorker("this router is shutting down; try again on another one")
+            asyncio.get_running_loop().call_later(patience_s, router.generator.end_all, error)
+
+        await serve_until_signal(router.server, config.drain_timeout_s, on_drain)
+
+
+@asynccontextmanager
+async def running_router(config: RouterConfig, model: ServedModel) -> AsyncIterator[Router]:
+    """Everything that `serve` runs, for as long as the block lasts."""
+    async with AsyncExitStack() as stack:
+        threads = stack.enter_context(ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer"))
+        tasks = await stack.enter_async_context(background())
+        workers = Workers(
+            vocab_size=model.vocab_size,
+            model_fingerprint=model.fingerprint,
+            load_interval_s=config.load_interval_s,
+            stuck_after_s=config.stuck_after_s,
+        )
+        stack.push_async_callback(workers.close)
+        secret, index = await _open_redis(config, model, workers, stack, tasks)
+        names = config.prefill_address + config.decode_address
+        tasks.start(watch_names(names, workers, config.dns_interval_s))
+        routes = RouteFinder(
+            workers,
+            index,
+            sequence_weight=config.decode_sequence_weight,
+            local_prefill_max_tokens=config.local_prefill_max_tokens,
+        )
+        admission = Admission(config.max_queued_tokens)
+        generator = Generator(model, routes, admission)
+        reader = RequestReader(
+            model,
+            threads,
+            max_context_tokens=partial(workers.context_of, model.max_context_tokens),
+            group_key_of=secret.group_key_of,
+        )
+        servicer = InferenceServicer(
+            model,
+            reader,
+            generator,
+            workers,
+            max_request_s=config.max_request_s,
+            slow_reader_s=config.slow_reader_s,
+        )
+        server = Server((SERVICE_NAME,), PUBLIC_MESSAGE_BYTES)
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
+        port = await server.start(config.listen_address)
+        stack.push_async_callback(server.grpc.stop, 0)
+        tasks.start(_report_readiness(server, workers))
+        logger.info("serving %s on %s", model.name, config.listen_address)
+        yield Router(server, port, workers, admission, generator)
+
+
+async def _open_redis(
+    config: RouterConfig,
+    model: ServedModel,
+    workers: Workers,
+    stack: AsyncExitStack,
+    tasks: Background,
+) -> tuple[CacheSecret, PrefixIndex | None]:
+    """The secret, and the prefix index if there is a Redis; from there come workers too."""
+    secret_file = Path(config.cache_secret_file) if config.cache_secret_file else None
+    secret = CacheSecret(
+        read_or_create(secret_file) if secret_file else secrets.token_bytes(SECRET_BYTES)
+    )
+    if config.redis_url is None:
+        return secret, None
+    if model.fingerprint is None:
+        raise ValueError(f"{config.model} has no weights, by whose fingerprint Redis lists workers")
+    settings = RedisSettings(config.redis_url)
+
+    def on_change(records: list[WorkerRecord]) -> None:
+        workers.want("registry", frozenset(record.address for record in records))
+
+    directory = WorkerDirectory(settings, [model.fingerprint], on_change=on_change)
+    await stack.enter_async_context(directory)
+    if secret_file is None:
+        tasks.start(share_through_redis(secret, settings, model.fingerprint))
+    index = PrefixIndex(settings, model.fingerprint, budget_s=config.lookup_budget_s)
+    return secret, await stack.enter_async_context(index)
+
+
+async def _report_readiness(server: Server, workers: Workers) -> None:
+    """Ready while at least one prefill and one decode worker are connected."""
+    while True:
+        workers.changed.clear()
+        await server.set_ready(workers.is_ready)
+        await workers.changed.wait()

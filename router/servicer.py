@@ -1,0 +1,133 @@
+"""The public API: message in, generation, messages out."""
+
+import asyncio
+import math
+from contextlib import aclosing
+
+import grpc
+
+from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
+from octavo.router.generation import Generator
+from octavo.router.model import ServedModel
+from octavo.router.replies import ReplyWriter, Response, join
+from octavo.router.request import Request, RequestReader
+from octavo.router.workers import Workers
+from octavo.rpc.errors import NoWorker, errors_to_status
+from octavo.rpc.sampling import sampling_to_proto
+from octavo.sampling_params import SamplingParams
+
+# Typed once: what a client sends, what it gets.
+StreamContext = grpc.aio.ServicerContext[inference_pb2.StreamGenerateRequest, Response]
+UnaryContext = grpc.aio.ServicerContext[
+    inference_pb2.GenerateRequest, inference_pb2.GenerateResponse
+]
+TokenizeContext = grpc.aio.ServicerContext[
+    inference_pb2.TokenizeRequest, inference_pb2.TokenizeResponse
+]
+ModelContext = grpc.aio.ServicerContext[
+    inference_pb2.GetModelRequest, inference_pb2.GetModelResponse
+]
+ModelsContext = grpc.aio.ServicerContext[
+    inference_pb2.ListModelsRequest, inference_pb2.ListModelsResponse
+]
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
+    """Serves one model."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        reader: RequestReader,
+        generator: Generator,
+        workers: Workers,
+        *,
+        max_request_s: float,
+        slow_reader_s: float,
+    ) -> None:
+        self._model = model
+        self._reader = reader
+        self._generator = generator
+        self._workers = workers
+        self._max_request_s = max_request_s
+        self._slow_reader_s = slow_reader_s
+
+    async def StreamGenerate(
+        self, request: inference_pb2.StreamGenerateRequest, context: StreamContext
+    ) -> None:
+        async with errors_to_status(context):
+            resolved = await self._reader.read(request.request)
+            timeout_s = self._timeout_s(context.time_remaining())
+            writer = self._writer(resolved)
+            async with aclosing(self._generator.events(resolved, timeout_s)) as events:
+                async for event in events:
+                    message = writer.reply(event)
+                    if message is not None:
+                        await self._write(context, message)
+
+    async def Generate(
+        self, request: inference_pb2.GenerateRequest, context: UnaryContext
+    ) -> inference_pb2.GenerateResponse:
+        messages: list[Response] = []
+        async with errors_to_status(context):
+            resolved = await self._reader.read(request)
+            timeout_s = self._timeout_s(context.time_remaining())
+            writer = self._writer(resolved)
+            async with aclosing(self._generator.events(resolved, timeout_s)) as events:
+                async for event in events:
+                    message = writer.reply(event)
+                    if message is not None:
+                        messages.append(message)
+        return join(messages, self._model.name)
+
+    async def Tokenize(
+        self, request: inference_pb2.TokenizeRequest, context: TokenizeContext
+    ) -> inference_pb2.TokenizeResponse:
+        response = inference_pb2.TokenizeResponse()
+        async with errors_to_status(context):
+            self._reader.check_model(request.model)
+            response.token_ids.extend(await self._reader.tokenize(request))
+        return response
+
+    async def GetModel(
+        self, request: inference_pb2.GetModelRequest, context: ModelContext
+    ) -> inference_pb2.GetModelResponse:
+        response = inference_pb2.GetModelResponse()
+        async with errors_to_status(context):
+            self._reader.check_model(request.model)
+            workers = self._workers
+            response = inference_pb2.GetModelResponse(
+                model=self._model.name,
+                max_context_tokens=workers.context_of(self._model.max_context_tokens),
+                vocab_size=self._model.vocab_size,
+                eos_token_ids=self._model.eos_token_ids,
+                block_size=workers.block_size or 0,
+                default_sampling=sampling_to_proto(
+                    SamplingParams(**self._model.sampling_defaults)  # type: ignore[arg-type]
+                ),
+            )
+        return response
+
+    async def ListModels(
+        self, request: inference_pb2.ListModelsRequest, context: ModelsContext
+    ) -> inference_pb2.ListModelsResponse:
+        return inference_pb2.ListModelsResponse(models=[self._model.name])
+
+    def _timeout_s(self, remaining_s: float | None) -> float:
+        return min(math.inf if remaining_s is None else remaining_s, self._max_request_s)
+
+    def _writer(self, request: Request) -> ReplyWriter:
+        return ReplyWriter(
+            request.request_id,
+            self._model.name,
+            text=request.include_text,
+            token_ids=request.include_token_ids,
+        )
+
+    async def _write(self, context: StreamContext, message: Response) -> None:
+        """Wait until the client takes a message; a client that takes none is ended."""
+        try:
+            async with asyncio.timeout(self._slow_reader_s):
+                await context.write(message)
+        except TimeoutError:
+            raise NoWorker(f"the client took no message for {self._slow_reader_s:.0f} s") from None

@@ -1,0 +1,160 @@
+"""One connected worker: what it said it is, how loaded it is, and the legs that run on it."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+import grpc
+
+from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
+
+# A load sample speaks of what was sent to the worker this long before it, or earlier.
+REPORT_DELAY_S = 0.1
+
+
+AnyCall = (
+    grpc.aio.UnaryStreamCall[worker_pb2.PrefillRequest, worker_pb2.PrefillResponse]
+    | grpc.aio.StreamStreamCall[worker_pb2.DecodeRequest, worker_pb2.DecodeResponse]
+)
+
+
+class Role(Enum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What `GetWorker` says and what does not change until the worker restarts."""
+
+    worker_id: str
+    address: str  # where others reach it, as it says
+    epoch: int
+    role: Role
+    layout: bytes  # serialized KvLayout; equal bytes may exchange blocks
+    model_fingerprint: str
+    block_size: int
+    max_context_tokens: int
+    vocab_size: int
+    local_prefill_max_tokens: int
+
+    @classmethod
+    def from_proto(cls, message: worker_pb2.GetWorkerResponse) -> "WorkerFacts":
+        is_prefill = message.role == worker_pb2.WORKER_ROLE_PREFILL
+        return cls(
+            worker_id=message.worker.worker_id,
+            address=message.worker.address,
+            epoch=message.worker.epoch,
+            role=Role.PREFILL if is_prefill else Role.DECODE,
+            layout=message.layout.SerializeToString(deterministic=True),
+            model_fingerprint=message.layout.model_fingerprint,
+            block_size=message.layout.block_size,
+            max_context_tokens=message.max_context_tokens,
+            vocab_size=message.vocab_size,
+            local_prefill_max_tokens=message.local_prefill_max_tokens,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Leg:
+    """One stream on a worker, and what it adds to the load until a sample speaks of it."""
+
+    prefill_tokens: int
+    blocks: int
+    sent_at: float
+    is_reported: bool = False
+    # It is admitted and waits for nothing but the worker's next step.
+    must_step: bool = False
+    call: "AnyCall | None" = None
+    ended_because: str | None = None
+
+
+class Worker:
+    """A worker for as long as one connection to one incarnation of it lasts."""
+
+    def __init__(
+        self, facts: WorkerFacts, channel: grpc.aio.Channel, load: worker_pb2.WatchLoadResponse
+    ) -> None:
+        self.facts = facts
+        self.prefill_stub = worker_pb2_grpc.PrefillServiceStub(channel)
+        self.decode_stub = worker_pb2_grpc.DecodeServiceStub(channel)
+        self.load = load
+        self.is_stuck = False
+        self._last_step_at = time.monotonic()
+        self._legs: set[Leg] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def name(self) -> str:
+        return f"{self.facts.role.value} worker {self.facts.worker_id} at {self.facts.address}"
+
+    @property
+    def ref(self) -> worker_pb2.WorkerRef:
+        facts = self.facts
+        return worker_pb2.WorkerRef(
+            worker_id=facts.worker_id, address=facts.address, epoch=facts.epoch
+        )
+
+    @property
+    def takes_work(self) -> bool:
+        return not (self.is_stuck or self.load.is_draining)
+
+    @property
+    def unreported(self) -> list[Leg]:
+        """Legs sent here that no load sample has counted yet."""
+        return [leg for leg in self._legs if not leg.is_reported]
+
+    def observe(self, load: worker_pb2.WatchLoadResponse) -> None:
+        """Take a load sample. A step proves that a stuck worker recovered."""
+        now = time.monotonic()
+        if load.steps != self.load.steps:
+            self._last_step_at = now
+            self.is_stuck = False
+        self.load = load
+        for leg in self._legs:
+            leg.is_reported |= leg.sent_at < now - REPORT_DELAY_S
+
+    def stuck_for_s(self) -> float:
+        """How long there has been work and no step; 0 without work. Ask every now and then."""
+        now = time.monotonic()
+        if not self._has_work:
+            self._last_step_at = now
+        return now - self._last_step_at
+
+    def end_legs(self, reason: str) -> None:
+        """End every leg that runs here now; each says why."""
+        for leg in self._legs:
+            leg.ended_because = reason
+            if leg.call is not None:
+                leg.call.cancel()
+
+    @contextmanager
+    def leg(self, *, prefill_tokens: int, blocks: int) -> Iterator[Leg]:
+        """Count one leg; the connection stays open until the last one ended."""
+        leg = Leg(prefill_tokens, blocks, time.monotonic())
+        self._legs.add(leg)
+        self._idle.clear()
+        try:
+            yield leg
+        finally:
+            self._legs.discard(leg)
+            if leg.call is not None:
+                leg.call.cancel()  # a dropped call would leave its handler running
+            if not self._legs:
+                self._idle.set()
+
+    async def until_idle(self) -> None:
+        """Wait until no leg runs here."""
+        await self._idle.wait()
+
+    @property
+    def _has_work(self) -> bool:
+        # Sequences that wait or are being filled may rightly see no step: a peer is at work.
+        if any(leg.must_step for leg in self._legs):
+            return True
+        is_prefill = self.facts.role is Role.PREFILL
+        return is_prefill and min(self.load.running_sequences, self.load.waiting_prefill_tokens) > 0

@@ -1,0 +1,133 @@
+"""The router's view of all workers: where they may be, who is connected, who may be chosen.
+
+    --prefill-address, --decode-address --+--> wanted addresses --> one Connection each
+    dns:/// names, resolved again --------+                              |
+    registry ----------------------------+                     join, leave by worker id
+
+A worker that is reached by two addresses is one worker: its id from GetWorker decides.
+"""
+
+import asyncio
+import logging
+from functools import partial
+
+from octavo.router.connection import Connection, WorkerRefused
+from octavo.router.worker import Role, Worker
+
+logger = logging.getLogger(__name__)
+
+
+class Workers:
+    """Connected workers by id; owner of the connections."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        model_fingerprint: str | None,
+        load_interval_s: float,
+        stuck_after_s: float,
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._model_fingerprint = model_fingerprint
+        self._load_interval_s = load_interval_s
+        self._stuck_after_s = stuck_after_s
+        self._wanted: dict[str, frozenset[str]] = {}  # by source
+        self._connections: dict[str, asyncio.Task[None]] = {}  # by address
+        self._by_id: dict[str, Worker] = {}
+        self.changed = asyncio.Event()  # set whenever a worker joins or leaves
+
+    @property
+    def prefills(self) -> list[Worker]:
+        """Prefill workers that take requests."""
+        return self._with_role(Role.PREFILL)
+
+    @property
+    def decodes(self) -> list[Worker]:
+        """Decode workers that take requests."""
+        return self._with_role(Role.DECODE)
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self.prefills and self.decodes)
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens of a block; None without a worker."""
+        return max((w.facts.block_size for w in self._by_id.values()), default=None)
+
+    def context_of(self, model_tokens: int) -> int:
+        """Longest prompt and output together: the model's, or what the largest worker holds."""
+        largest = max((w.facts.max_context_tokens for w in self.decodes), default=model_tokens)
+        return min(largest, model_tokens)
+
+    def named(self, worker_id: str) -> Worker:
+        """The connected worker of this id; KeyError if it is gone."""
+        return self._by_id[worker_id]
+
+    def want(self, source: str, addresses: frozenset[str]) -> None:
+        """Replace the addresses that one source names."""
+        self._wanted[source] = addresses
+        for address in addresses - self._connections.keys():
+            self._connect(address)
+
+    async def close(self) -> None:
+        """End every connection."""
+        self._wanted.clear()
+        tasks = list(self._connections.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def join(self, worker: Worker) -> None:
+        """Take a worker that has just connected.
+
+        Raises:
+            WorkerRefused: it serves another model, or is connected already.
+        """
+        facts = worker.facts
+        if facts.vocab_size != self._vocab_size:
+            raise WorkerRefused(
+                f"{worker.name} has a vocabulary of {facts.vocab_size}, this router's model one "
+                f"of {self._vocab_size}"
+            )
+        if self._model_fingerprint not in (None, facts.model_fingerprint):
+            raise WorkerRefused(f"{worker.name} serves other weights than this router's model")
+        other = self._by_id.get(facts.worker_id)
+        if other is not None and other.facts.epoch == facts.epoch:
+            raise WorkerRefused(f"{worker.name} is connected through another address")
+        if other is not None:
+            other.end_legs("was restarted")
+        self._by_id[facts.worker_id] = worker
+        self.changed.set()
+        logger.info("%s joined", worker.name)
+
+    def leave(self, worker: Worker) -> None:
+        """Drop a worker whose connection ended; a no-op unless it is the one that joined."""
+        if self._by_id.get(worker.facts.worker_id) is worker:
+            del self._by_id[worker.facts.worker_id]
+            self.changed.set()
+            logger.info("%s left", worker.name)
+
+    def _with_role(self, role: Role) -> list[Worker]:
+        return [w for w in self._by_id.values() if w.facts.role is role and w.takes_work]
+
+    def _is_wanted(self, address: str) -> bool:
+        return any(address in addresses for addresses in self._wanted.values())
+
+    def _connect(self, address: str) -> None:
+        connection = Connection(
+            address,
+            self,
+            is_wanted=self._is_wanted,
+            load_interval_s=self._load_interval_s,
+            stuck_after_s=self._stuck_after_s,
+        )
+        task = asyncio.create_task(connection.run(), name=f"connection to {address}")
+        self._connections[address] = task
+        task.add_done_callback(partial(self._forget, address))
+
+    def _forget(self, address: str, task: asyncio.Task[None]) -> None:
+        del self._connections[address]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the connection to %s failed on a defect", address, exc_info=error)
