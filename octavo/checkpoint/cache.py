@@ -3,13 +3,14 @@
 <cache>/gguf/<name>-<hash>/          one converted model
 <cache>/gguf/<name>-<hash>.lock      held while it is being written
 <cache>/fingerprints/<hash>          one model fingerprint
+<cache>/demo/                        the quick start's GGUF file
 """
 
 import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,23 +30,28 @@ def exclusive(target: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def publish_folder(target: Path) -> Iterator[Path]:
-    """A new folder to fill, which becomes target when the block ends well and vanishes if not.
+def build_once(target: Path, build: Callable[[Path], None]) -> Path:
+    """Return target, a file or folder, which build writes if it is not there yet.
 
-    Files are on disk before the folder gets its name, so a crash leaves no half model under it.
+    build gets a path in a private folder. What it wrote is on disk before it is renamed, so a crash
+    leaves nothing under target's name; of two processes one builds and the other waits for it.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        yield folder
-        for path in [*folder.rglob("*"), folder]:
-            _sync(path)
-        folder.chmod(0o755)
-        os.rename(folder, target)
-        _sync(target.parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    if target.exists():
+        return target
+    with exclusive(target):
+        for leftover in target.parent.glob(f".{target.name}-*"):
+            shutil.rmtree(leftover)  # of a process that died: the lock is ours
+        if not target.exists():
+            workplace = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+            try:
+                build(workplace / target.name)
+                for path in [workplace / target.name, *(workplace / target.name).rglob("*")]:
+                    _sync(path)
+                os.rename(workplace / target.name, target)
+                _sync(target.parent)
+            finally:
+                shutil.rmtree(workplace)
+    return target
 
 
 def publish_text(target: Path, text: str) -> None:

@@ -122,8 +122,8 @@ class DecoderModel:
         """[T, H] to [T, num_heads * head_dim], before the output projection."""
         config, kernels = self.config, self._kernels
         heads = layer.qkv(normed).view(len(normed), -1, config.head_dim)
-        query, key, value = heads.split(
-            [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1
+        query, key, value = torch.split(
+            heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1
         )
         if layer.q_norm is not None and layer.k_norm is not None:
             query = kernels.rms_norm(query, layer.q_norm, config.rms_norm_eps)
