@@ -6,6 +6,8 @@
 One block per active sequence is left free, so that a newcomer does not preempt at once.
 """
 
+import time
+
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.sequence import Sequence, Status
@@ -36,6 +38,7 @@ class Admission:
         seq.num_computed_tokens = len(cached) * self._block_size
         if seq.status is Status.WAITING:
             seq.num_cached_tokens = min(seq.num_computed_tokens, seq.num_prompt_tokens)
+            seq.admitted_at = time.monotonic()
         return True
 
     def match(self, seq: Sequence) -> list[int]:

@@ -17,13 +17,16 @@ from octavo.engine.models import load_model
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sizing import default_cpu_bytes, free_gpu_bytes, num_blocks_within
-from octavo.kernels.select import for_device
+from octavo.kernels.select import Kernels, for_device
 
 logger = logging.getLogger(__name__)
 
 
-def build_engine(config: EngineConfig) -> Engine:
+def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine:
     """Load the model and give it a pool.
+
+    Args:
+        kernels: by default the device's own; the reference ones make a slow yardstick.
 
     Raises:
         ModelNotFound, UnsupportedModel, CheckpointError: from octavo/checkpoint.
@@ -41,7 +44,9 @@ def build_engine(config: EngineConfig) -> Engine:
         block_size=config.block_size,
         model_fingerprint=model_fingerprint(path),
     )
-    model = load_model(path, dtype=layout.torch_dtype, device=device, kernels=for_device(device))
+    model = load_model(
+        path, dtype=layout.torch_dtype, device=device, kernels=kernels or for_device(device)
+    )
     num_blocks = choose_num_blocks(config, layout, model, device)
     kv_cache = KVCache(layout, num_blocks, device)
     scheduler = build_scheduler(config, layout, num_blocks, model_config.max_position_embeddings)

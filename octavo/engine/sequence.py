@@ -53,6 +53,7 @@ class Sequence:
     block_keys: list[BlockKey] = field(default_factory=list)  # of the leading full blocks
     num_computed_tokens: int = 0  # tokens whose KV is in the cache
     num_cached_tokens: int = 0  # prompt tokens found in the cache at the first admission
+    admitted_at: float = 0.0  # time.monotonic() of the first admission
     num_preemptions: int = 0
 
     arrival: int = 0  # order of Scheduler.add

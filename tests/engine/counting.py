@@ -1,0 +1,122 @@
+"""Small parts for engine tests: a runner without a model, and the invariants of a scheduler."""
+
+from collections import Counter
+
+from octavo.engine.block_pool import BlockPool
+from octavo.engine.errors import InvalidLogits
+from octavo.engine.limits import Limits
+from octavo.engine.prefix_cache import KeyFunction, PrefixCache
+from octavo.engine.scheduler import Scheduler
+from octavo.engine.sequence import Sequence, SequenceOutput, Status
+from octavo.engine.step_plan import StepPlan
+from octavo.sampling_params import SamplingParams
+
+GROUP = b"g" * 32
+
+
+class CountingRunner:
+    """Stands in for the model: the next token is the number of tokens known so far.
+
+    In place of KV each slot gets the tokens it would be computed from; every row then checks that
+    its whole table holds what attention over it would need.
+    """
+
+    def __init__(self, block_size: int = 4) -> None:
+        self.num_rows = 0
+        self._block_size = block_size
+        self._slots: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
+        self.num_rows += plan.num_tokens
+        rows = planned_rows(plan)
+        for seq, num_tokens in rows:
+            start = seq.num_computed_tokens
+            self.fill(seq.block_ids, seq.token_ids, range(start, start + num_tokens))
+        for seq, num_tokens in rows:
+            for position in range(seq.num_computed_tokens + num_tokens):
+                slot = seq.block_ids[position // self._block_size], position % self._block_size
+                assert self._slots[slot] == tuple(seq.token_ids[: position + 1])
+        return [seq.num_tokens for seq in plan.sampled]
+
+    def fill(self, block_ids: list[int], token_ids: list[int], positions: range) -> None:
+        """Write what KV at these positions is computed from."""
+        for position in positions:
+            slot = block_ids[position // self._block_size], position % self._block_size
+            self._slots[slot] = tuple(token_ids[: position + 1])
+
+
+def planned_rows(plan: StepPlan) -> list[tuple[Sequence, int]]:
+    """(sequence, number of rows) in the order of the batch."""
+    return [(seq, 1) for seq in plan.decodes] + [(c.seq, c.num_tokens) for c in plan.chunks]
+
+
+def make_scheduler(
+    num_blocks: int,
+    block_size: int = 4,
+    max_num_seqs: int = 8,
+    max_num_batched_tokens: int = 64,
+    key_function: KeyFunction | None = None,
+) -> Scheduler:
+    pool = BlockPool(num_blocks)
+    limits = Limits(block_size, max_num_seqs, max_num_batched_tokens, num_blocks * block_size)
+    if key_function is None:
+        return Scheduler(pool, PrefixCache(pool, block_size), limits)
+    return Scheduler(pool, PrefixCache(pool, block_size, key_function), limits)
+
+
+def make_sequence(seq_id: str, prompt: list[int], max_tokens: int = 4, **fields: bool) -> Sequence:
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+    return Sequence(seq_id, list(prompt), len(prompt), sampling, GROUP, **fields)
+
+
+def step(scheduler: Scheduler, runner: CountingRunner) -> list[SequenceOutput]:
+    plan = scheduler.schedule()
+    check_plan(scheduler, plan)
+    outputs = scheduler.commit(plan, runner.execute(plan))
+    check_blocks(scheduler)
+    return outputs
+
+
+def run_to_end(scheduler: Scheduler, runner: CountingRunner, max_steps: int = 1000) -> list[int]:
+    """Tokens of every output, in order."""
+    token_ids: list[int] = []
+    for _ in range(max_steps):
+        if not scheduler.has_work:
+            return token_ids
+        token_ids += [token for output in step(scheduler, runner) for token in output.token_ids]
+    raise AssertionError(f"still at work after {max_steps} steps: {scheduler.load()}")
+
+
+def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
+    limits = scheduler.limits
+    assert plan.num_tokens <= limits.max_num_batched_tokens
+    assert plan.num_seqs <= limits.max_num_seqs
+    written: Counter[tuple[int, int]] = Counter()
+    for seq, num_tokens in planned_rows(plan):
+        assert seq.status is Status.RUNNING
+        start = seq.num_computed_tokens
+        assert start + num_tokens <= len(seq.block_ids) * limits.block_size
+        for position in range(start, start + num_tokens):
+            block_id = seq.block_ids[position // limits.block_size]
+            assert block_id not in scheduler.prefix_cache._by_block, "a keyed block is written"
+            written[block_id, position % limits.block_size] += 1
+    assert all(count == 1 for count in written.values()), "two sequences write one slot"
+
+
+def check_blocks(scheduler: Scheduler) -> None:
+    """Every reference has an owner, every owner a reference, and the pool adds up."""
+    pool = scheduler.pool
+    counts = pool.counts
+    assert counts.free + counts.cached + counts.held == counts.total
+    owners: Counter[int] = Counter()
+    for seq in scheduler._sequences.values():
+        assert len(set(seq.block_ids)) == len(seq.block_ids)
+        owners.update(seq.block_ids)
+        owners.update(seq.retired_block_ids)
+        if seq.status in (Status.WAITING, Status.PREEMPTED):
+            assert not seq.block_ids
+    for block_ids in scheduler._pulls.values():
+        owners.update(block_ids)
+    assert [pool.num_owners(block_id) for block_id in range(counts.total)] == [
+        owners[block_id] for block_id in range(counts.total)
+    ]

@@ -1,0 +1,177 @@
+"""An exhausted pool: who gives way, who comes back first, and that everyone ends."""
+
+import random
+
+import pytest
+
+from engine.counting import (
+    CountingRunner,
+    check_blocks,
+    make_scheduler,
+    make_sequence,
+    run_to_end,
+    step,
+)
+from octavo.engine.scheduler import Scheduler
+from octavo.engine.sequence import Sequence, Status
+
+
+def test_the_latest_arrival_gives_way_and_resumes_with_the_same_tokens() -> None:
+    scheduler, runner = make_scheduler(6), CountingRunner()
+    seqs = [make_sequence(seq_id, [ord(seq_id)] * 7, max_tokens=12) for seq_id in "ab"]
+    for seq in seqs:
+        scheduler.add(seq)
+    run_to_end(scheduler, runner)
+    first, second = seqs
+    assert (first.num_preemptions, second.num_preemptions) == (0, 1)
+    assert first.output_token_ids == second.output_token_ids == list(range(7, 19))
+    assert scheduler.totals.preemptions == 1
+
+
+def test_nobody_is_admitted_while_somebody_is_preempted() -> None:
+    scheduler, runner = make_scheduler(6), CountingRunner()
+    for seq_id in "ab":
+        scheduler.add(make_sequence(seq_id, [ord(seq_id)] * 7, max_tokens=12))
+    while scheduler.totals.preemptions == 0:
+        step(scheduler, runner)
+    late = make_sequence("late", [1], max_tokens=1)
+    scheduler.add(late)
+    while scheduler._preempted:
+        assert late.status is Status.WAITING
+        step(scheduler, runner)
+    run_to_end(scheduler, runner)
+    assert late.num_output_tokens == 1
+
+
+def test_a_filling_sequence_is_no_victim() -> None:
+    scheduler, runner = make_scheduler(6), CountingRunner()
+    running = make_sequence("a", [1] * 7, max_tokens=16)
+    filling = make_sequence("b", [2] * 7, is_pulled=True)
+    scheduler.add(running)
+    step(scheduler, runner)
+    scheduler.add(filling)
+    while running.status is not Status.PREEMPTED:
+        step(scheduler, runner)
+    assert filling.status is Status.FILLING
+    assert len(filling.block_ids) == 2
+    runner.fill(filling.block_ids, filling.token_ids, range(7))
+    scheduler.end_pull("b")
+    scheduler.join("b", 5)
+    run_to_end(scheduler, runner)
+    assert running.num_output_tokens == 16
+
+
+def test_a_leased_sequence_is_no_victim_and_has_all_it_needs() -> None:
+    scheduler, runner = make_scheduler(6), CountingRunner()
+    other = make_sequence("a", [1] * 7, max_tokens=14)
+    leased = make_sequence("b", [2] * 7, max_tokens=5, is_leased=True)
+    scheduler.add(other)
+    scheduler.add(leased)
+    for _ in range(12):
+        step(scheduler, runner)
+    assert leased.num_preemptions == 0
+    assert leased.num_output_tokens == 5
+    scheduler.release("b")
+    run_to_end(scheduler, runner)
+    assert other.num_output_tokens == 14
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_traffic_over_a_tiny_pool_always_ends(seed: int) -> None:
+    """Arrivals, cancels, pulls, leases; invariants hold after every step (see counting.py)."""
+    traffic = Traffic(random.Random(seed))
+    for _ in range(400):
+        traffic.act()
+        step(traffic.scheduler, traffic.runner)
+        traffic.observe()
+    traffic.drain()
+    assert traffic.scheduler.pool.num_held == 0
+    assert traffic.scheduler._sequences == {}
+    assert traffic.num_finished > 10
+    assert traffic.scheduler.totals.preemptions > 0
+    assert traffic.scheduler.prefix_cache.num_collisions == 0
+
+
+class Traffic:
+    """Random callers of one scheduler; a vocabulary of 2 makes nearly every prefix shared."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.scheduler: Scheduler = make_scheduler(
+            num_blocks=rng.randrange(6, 14),
+            max_num_seqs=rng.randrange(3, 8),
+            max_num_batched_tokens=rng.randrange(7, 30),
+        )
+        self.runner = CountingRunner()
+        self.num_finished = 0
+        self._rng = rng
+        self._seqs: dict[str, Sequence] = {}
+        self._pulled: set[str] = set()
+        self._copying: set[str] = set()  # those whose pull has not ended, released ones too
+
+    def act(self) -> None:
+        rng = self._rng
+        if rng.random() < 0.4:
+            self._add(f"s{self.scheduler.totals.requests}")
+        for seq in list(self._seqs.values()):
+            if seq.status is Status.FILLING and rng.random() < 0.3:
+                self._join(seq)
+            if rng.random() < 0.01:
+                self._release(seq.seq_id)
+        for seq_id in sorted(self._copying):
+            if rng.random() < 0.3:
+                self._end_pull(seq_id)
+        check_blocks(self.scheduler)
+
+    def observe(self) -> None:
+        for seq in list(self._seqs.values()):
+            if seq.status is Status.FILLING and seq.seq_id not in self._pulled:
+                self._pulled.add(seq.seq_id)
+                self._copying.add(seq.seq_id)
+            if seq.is_finished:
+                assert seq.num_output_tokens == seq.sampling.max_tokens
+                self.num_finished += 1
+                if not seq.is_leased or self._rng.random() < 0.3:
+                    self._release(seq.seq_id)
+
+    def drain(self) -> None:
+        for _ in range(3000):
+            if not self._seqs:
+                break
+            for seq in list(self._seqs.values()):
+                if seq.status is Status.FILLING:
+                    self._join(seq)
+                if seq.is_finished:
+                    self._release(seq.seq_id)
+            for seq_id in list(self._copying):
+                self._end_pull(seq_id)
+            step(self.scheduler, self.runner)
+            self.observe()
+        for seq_id in list(self._copying):
+            self._end_pull(seq_id)
+        assert not self._seqs, f"stuck: {self.scheduler.load()}"
+
+    def _add(self, seq_id: str) -> None:
+        rng = self._rng
+        capacity = self.scheduler.limits.max_model_len
+        length = rng.randrange(1, capacity // 2)
+        max_tokens = rng.randrange(1, min(24, capacity - length + 1))
+        kind = rng.choice(["plain", "plain", "pulled", "leased"])
+        prompt = [rng.randrange(2) for _ in range(length)]
+        seq = make_sequence(
+            seq_id, prompt, max_tokens, is_pulled=kind == "pulled", is_leased=kind == "leased"
+        )
+        self._seqs[seq_id] = seq
+        self.scheduler.add(seq)
+
+    def _join(self, seq: Sequence) -> None:
+        arriving = range(seq.num_computed_tokens, seq.num_tokens)
+        self.runner.fill(seq.block_ids, seq.token_ids, arriving)
+        self.scheduler.join(seq.seq_id, seq.num_tokens)
+
+    def _end_pull(self, seq_id: str) -> None:
+        self._copying.discard(seq_id)
+        self.scheduler.end_pull(seq_id)
+
+    def _release(self, seq_id: str) -> None:
+        del self._seqs[seq_id]
+        self.scheduler.release(seq_id)
