@@ -1,0 +1,175 @@
+"""What a generation gave: whole, or delta by delta.
+
+StreamGenerateResponse --take--> Delta, Delta, ...
+                          |
+                          +----> Completion, once the stream has ended
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+import grpc
+
+from octavo.client.error import OctavoError
+from octavo.inference.v1 import inference_pb2 as pb
+
+
+class FinishReason(StrEnum):
+    """Why an output ended; reasons of a newer service read as OTHER."""
+
+    STOP = "stop"  # an end-of-sequence token, or one of stop_token_ids
+    STOP_SEQUENCE = "stop_sequence"  # one of the stop strings
+    LENGTH = "length"  # max_tokens
+    OTHER = "other"
+
+    @classmethod
+    def _of(cls, reason: int) -> "FinishReason":
+        name = pb.FinishReason.Name(reason) if reason in pb.FinishReason.values() else ""
+        return cls.__members__.get(name.removeprefix("FINISH_REASON_"), cls.OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    transferred_prompt_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the time went, as the service measured it, and who did the work."""
+
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    transfer_s: float = 0.0
+    time_to_first_token_s: float = 0.0
+    total_s: float = 0.0
+    prefill_worker: str = ""
+    decode_worker: str = ""
+
+    @classmethod
+    def of(cls, message: pb.Timing) -> Self:
+        return cls(
+            message.queue.ToNanoseconds() / 1e9,
+            message.prefill.ToNanoseconds() / 1e9,
+            message.transfer.ToNanoseconds() / 1e9,
+            message.time_to_first_token.ToNanoseconds() / 1e9,
+            message.total.ToNanoseconds() / 1e9,
+            message.prefill_worker,
+            message.decode_worker,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text and tokens; text may lag behind its tokens."""
+
+    text: str
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole output."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    matched_stop: str | int | None  # the stop string, or the token, that ended the output
+    usage: Usage
+    timing: Timing
+    model: str
+    request_id: str
+
+    @classmethod
+    def of(cls, message: pb.GenerateResponse) -> Self:
+        candidate = message.candidates[0]
+        return cls(
+            text=candidate.text,
+            token_ids=list(candidate.token_ids),
+            finish_reason=FinishReason._of(candidate.finish_reason),
+            matched_stop=_matched_stop(candidate),
+            usage=_usage(message.usage),
+            timing=Timing.of(message.timing),
+            model=message.model,
+            request_id=message.request_id,
+        )
+
+
+class Transcript:
+    """Gathers the events of a stream into a completion."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._started = pb.StreamGenerateResponse.Started()
+        self._finished = pb.StreamGenerateResponse.Finished()
+        self._completion: Completion | None = None
+
+    def take(self, message: pb.StreamGenerateResponse) -> Delta | None:
+        """Note an event; return what is new for a reader, if anything is."""
+        match message.WhichOneof("event"):
+            case "started":
+                self._started = message.started
+            case "delta":
+                delta = Delta(message.delta.text, list(message.delta.token_ids))
+                self._texts.append(delta.text)
+                self._token_ids += delta.token_ids
+                return delta
+            case "finished":
+                self._finished = message.finished
+            case "completed":
+                self._completion = self._complete(message)
+        return None
+
+    @property
+    def completion(self) -> Completion:
+        """The whole output.
+
+        Raises:
+            RuntimeError: the stream was not read to its end.
+        """
+        if self._completion is None:
+            raise RuntimeError("read the stream to its end before asking for the completion")
+        return self._completion
+
+    def check_complete(self) -> None:
+        """Raise OctavoError if a stream ended well but without its last message."""
+        if self._completion is None:
+            raise OctavoError(grpc.StatusCode.INTERNAL, "the stream ended before it was complete")
+
+    def _complete(self, message: pb.StreamGenerateResponse) -> Completion:
+        return Completion(
+            text="".join(self._texts),
+            token_ids=self._token_ids,
+            finish_reason=FinishReason._of(self._finished.finish_reason),
+            matched_stop=_matched_stop(self._finished),
+            usage=_usage(message.completed.usage),
+            timing=Timing.of(message.completed.timing),
+            model=self._started.model,
+            request_id=message.request_id,
+        )
+
+
+def _usage(message: pb.Usage) -> Usage:
+    return Usage(
+        message.prompt_tokens,
+        message.completion_tokens,
+        message.cached_prompt_tokens,
+        message.transferred_prompt_tokens,
+    )
+
+
+def _matched_stop(
+    message: pb.Candidate | pb.StreamGenerateResponse.Finished,
+) -> str | int | None:
+    match message.WhichOneof("matched_stop"):
+        case "matched_stop_text":
+            return message.matched_stop_text
+        case "matched_stop_token_id":
+            return message.matched_stop_token_id
+    return None

@@ -1,0 +1,104 @@
+"""Builds request messages from what callers write: text, chat or token ids, and keywords."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, cast
+
+from octavo.inference.v1 import inference_pb2 as pb
+from octavo.sampling_params import SamplingParams
+
+# Text, chat messages with "role" and "content", or token ids.
+Prompt = str | Sequence[Mapping[str, str]] | Sequence[int]
+
+
+class SamplingFields(TypedDict, total=False):
+    """Fields of `SamplingParams`; what is left out takes the model's default."""
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    include_stop_text: bool
+    skip_special_tokens: bool
+
+
+class RequestFields(SamplingFields, total=False):
+    """Keywords of `generate` and `stream`."""
+
+    model: str  # default: the only one served
+    request_id: str
+    cache_salt: str
+    add_special_tokens: bool  # of a text prompt; default true
+
+
+_REQUEST_FIELDS = frozenset(RequestFields.__annotations__) - frozenset(
+    SamplingFields.__annotations__
+)
+_OUTPUT_FIELDS = frozenset({"include_stop_text", "skip_special_tokens"})
+
+
+def generate_request(
+    prompt: Prompt, params: SamplingParams | None, fields: RequestFields
+) -> pb.GenerateRequest:
+    """Build a request; with `params` every value is sent, with keywords only those given.
+
+    Raises:
+        ValueError: a value is out of range, or sampling is given in both ways.
+        TypeError: a keyword is unknown.
+    """
+    given = {name: value for name, value in fields.items() if name not in _REQUEST_FIELDS}
+    if params is None:
+        params = SamplingParams(**given)  # type: ignore[arg-type]  # checks ranges, by name
+        names = frozenset(given)
+    elif given:
+        raise ValueError(f"give SamplingParams or keywords, not both: {', '.join(sorted(given))}")
+    else:
+        names = frozenset(SamplingFields.__annotations__)
+    request = pb.GenerateRequest(sampling=pb.SamplingParams(), output=pb.OutputOptions())
+    _set_prompt(request, prompt)
+    for name in sorted(names):
+        _set(request.output if name in _OUTPUT_FIELDS else request.sampling, name, params)
+    for name in _REQUEST_FIELDS & fields.keys():
+        setattr(request, name, cast(dict[str, object], fields)[name])
+    return request
+
+
+def tokenize_request(prompt: Prompt, model: str, add_special_tokens: bool) -> pb.TokenizeRequest:
+    """Build a request to tokenize text or a chat.
+
+    Raises:
+        ValueError: the prompt is token ids already.
+    """
+    request = pb.TokenizeRequest(model=model, add_special_tokens=add_special_tokens)
+    if not isinstance(prompt, str) and not _is_chat(prompt):
+        raise ValueError("only text and chat messages can be tokenized, got token ids")
+    _set_prompt(request, prompt)
+    return request
+
+
+def _set(message: pb.SamplingParams | pb.OutputOptions, name: str, params: SamplingParams) -> None:
+    value = getattr(params, name)
+    if isinstance(value, tuple):
+        getattr(message, name).extend(value)
+    elif value is not None:
+        setattr(message, name, value)
+
+
+def _set_prompt(request: pb.GenerateRequest | pb.TokenizeRequest, prompt: Prompt) -> None:
+    if isinstance(prompt, str):
+        request.text = prompt
+    elif _is_chat(prompt):
+        request.chat.SetInParent()
+        for message in cast(Sequence[Mapping[str, str]], prompt):
+            request.chat.messages.add(role=message["role"], content=message["content"])
+    elif isinstance(request, pb.GenerateRequest):
+        request.token_ids.SetInParent()
+        request.token_ids.ids.extend(cast(Sequence[int], prompt))
+
+
+def _is_chat(prompt: Sequence[Mapping[str, str]] | Sequence[int]) -> bool:
+    return len(prompt) > 0 and isinstance(prompt[0], Mapping)

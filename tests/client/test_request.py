@@ -1,0 +1,50 @@
+"""What callers write is what the service reads."""
+
+import pytest
+
+from octavo import SamplingParams
+from octavo.client.request import generate_request, tokenize_request
+
+CHAT = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
+
+
+def test_text_chat_and_token_ids_go_into_their_own_field() -> None:
+    assert generate_request("Hi", None, {}).text == "Hi"
+    assert list(generate_request([5, 6], None, {}).token_ids.ids) == [5, 6]
+    messages = generate_request(CHAT, None, {}).chat.messages
+    assert [(m.role, m.content) for m in messages] == [("system", "Be short."), ("user", "Hi")]
+    assert generate_request([], None, {}).WhichOneof("input") == "token_ids"
+    assert generate_request("", None, {}).WhichOneof("input") == "text"
+
+
+def test_only_given_keywords_are_sent_so_that_the_model_fills_in_the_rest() -> None:
+    request = generate_request("Hi", None, {"temperature": 0.0, "stop": "END", "cache_salt": "a"})
+    assert [field.name for field, _ in request.sampling.ListFields()] == ["temperature", "stop"]
+    assert (request.sampling.temperature, list(request.sampling.stop)) == (0.0, ["END"])
+    assert (request.cache_salt, request.HasField("add_special_tokens")) == ("a", False)
+
+
+def test_sampling_params_are_sent_whole() -> None:
+    params = SamplingParams(seed=7, stop_token_ids=(3,), include_stop_text=True)
+    request = generate_request("Hi", params, {"model": "m", "add_special_tokens": False})
+    assert request.sampling.HasField("temperature") and request.sampling.HasField("top_k")
+    assert request.sampling.max_tokens == params.max_tokens
+    assert (request.sampling.seed, list(request.sampling.stop_token_ids)) == (7, [3])
+    assert request.output.include_stop_text and request.output.skip_special_tokens
+    assert (request.model, request.add_special_tokens) == ("m", False)
+
+
+def test_a_bad_value_is_named_before_anything_is_sent() -> None:
+    with pytest.raises(ValueError, match="max_tokens must be 1 to"):
+        generate_request("Hi", None, {"max_tokens": -1})
+    with pytest.raises(ValueError, match="not both: top_k"):
+        generate_request("Hi", SamplingParams(), {"top_k": 1})
+    with pytest.raises(TypeError, match="temprature"):
+        generate_request("Hi", None, {"temprature": 1})  # type: ignore[typeddict-unknown-key]
+
+
+def test_token_ids_need_no_tokenizing() -> None:
+    assert tokenize_request("Hi", "m", False).text == "Hi"
+    assert tokenize_request(CHAT, "", True).chat.messages[1].content == "Hi"
+    with pytest.raises(ValueError, match="token ids"):
+        tokenize_request([1], "", True)
