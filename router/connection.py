@@ -22,8 +22,6 @@ from octavo.rpc.channels import open_channel
 
 logger = logging.getLogger(__name__)
 
-LoadStream = grpc.aio.UnaryStreamCall[worker_pb2.WatchLoadRequest, worker_pb2.WatchLoadResponse]
-
 CONNECT_TIMEOUT_S = 5.0
 MIN_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 2.0
@@ -56,7 +54,9 @@ class Connection:
         self.address = address
         self._roster = roster
         self._is_wanted = is_wanted
-        self._load_interval_s = load_interval_s
+        interval = Duration()
+        interval.FromNanoseconds(round(load_interval_s * 1e9))
+        self._watch_request = worker_pb2.WatchLoadRequest(min_interval=interval)
         self._stuck_after_s = stuck_after_s
         self._last_complaint = ""
         self._closing: set[asyncio.Task[None]] = set()
@@ -79,22 +79,25 @@ class Connection:
         """One connection, from GetWorker to the end of the load stream."""
         channel = open_channel(self.address)
         worker: Worker | None = None
+        watchdog: asyncio.Task[None] | None = None
         try:
             stub = worker_pb2_grpc.WorkerServiceStub(channel)
             facts = WorkerFacts.from_proto(
                 await stub.GetWorker(worker_pb2.GetWorkerRequest(), timeout=CONNECT_TIMEOUT_S)
             )
-            interval = Duration()
-            interval.FromNanoseconds(round(self._load_interval_s * 1e9))
-            samples = stub.WatchLoad(worker_pb2.WatchLoadRequest(min_interval=interval))
-            first = await samples.read()
-            if first is grpc.aio.EOF or first.epoch != facts.epoch:
-                return  # it restarted in between
-            worker = Worker(facts, channel, first)
-            self._roster.join(worker)
-            self._last_complaint = ""
-            await self._watch(worker, samples)
+            async for sample in stub.WatchLoad(self._watch_request):
+                if sample.epoch != facts.epoch:
+                    return  # it restarted in between
+                if worker is None:
+                    joining = Worker(facts, channel, sample)
+                    self._roster.join(joining)
+                    worker, self._last_complaint = joining, ""
+                    watchdog = asyncio.create_task(self._end_legs_when_stuck(worker))
+                else:
+                    worker.observe(sample)
         finally:
+            if watchdog is not None:
+                watchdog.cancel()
             if worker is None:
                 await channel.close()
             else:
@@ -102,21 +105,6 @@ class Connection:
                 closing = asyncio.create_task(_close_when_idle(channel, worker))
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
-
-    async def _watch(
-        self,
-        worker: Worker,
-        samples: LoadStream,
-    ) -> None:
-        watchdog = asyncio.create_task(self._end_legs_when_stuck(worker))
-        try:
-            async for sample in samples:
-                worker.observe(sample)
-        except grpc.aio.AioRpcError as error:
-            logger.warning("lost %s: %s", worker.name, error.details())
-        finally:
-            watchdog.cancel()
-            samples.cancel()
 
     async def _end_legs_when_stuck(self, worker: Worker) -> None:
         while True:
@@ -130,7 +118,7 @@ class Connection:
     def _complain(self, complaint: str) -> None:
         # Once per cause, not once per attempt.
         if complaint != self._last_complaint:
-            logger.warning("no worker at %s yet: %s", self.address, complaint)
+            logger.warning("no usable worker at %s: %s", self.address, complaint)
             self._last_complaint = complaint
 
 

@@ -1,0 +1,222 @@
+"""A scripted prefill worker and a scripted decode worker, each a gRPC server on a free port."""
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from octavo.inference.v1 import inference_pb2
+from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
+from octavo.rpc.channels import server_options
+from octavo.rpc.errors import RequestError, errors_to_status
+
+BLOCK_SIZE = 16
+EOS = 2
+LOCAL_PREFILL_MAX_TOKENS = 32
+
+_epochs = itertools.count(1)
+
+
+class Handover:
+    """Stands for the KV stream between two workers: set once a request's blocks were pulled."""
+
+    def __init__(self) -> None:
+        self.pulled: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+
+class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
+    """What both roles share: identity, load, and a count of open legs."""
+
+    role = worker_pb2.WORKER_ROLE_UNSPECIFIED
+
+    def __init__(self, worker_id: str, token_ids: list[int], handover: Handover, **facts: Any):
+        self.token_ids = token_ids  # the output of every request
+        self.handover = handover
+        self.facts = worker_pb2.GetWorkerResponse(
+            worker=worker_pb2.WorkerRef(worker_id=worker_id, epoch=next(_epochs)),
+            role=self.role,
+            layout=worker_pb2.KvLayout(model_fingerprint="m", block_size=BLOCK_SIZE),
+            max_context_tokens=1024,
+            vocab_size=384,
+            local_prefill_max_tokens=LOCAL_PREFILL_MAX_TOKENS,
+        )
+        self.facts.MergeFrom(worker_pb2.GetWorkerResponse(**facts))
+        self.load = worker_pb2.WatchLoadResponse(epoch=self.facts.worker.epoch)
+        self.refusal: RequestError | None = None  # every new leg ends with it
+        self.cached_prompt_tokens = 0
+        self.num_open = 0
+        self.specs: list[worker_pb2.SequenceSpec] = []
+        self._holds: dict[int, asyncio.Event] = {}
+        self._changed = asyncio.Event()
+        self._leg_changed = asyncio.Event()
+        self.server = grpc.aio.server(options=server_options())
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self.server)
+
+    @property
+    def address(self) -> str:
+        return self.facts.worker.address
+
+    async def __aenter__(self) -> Self:
+        port = self.server.add_insecure_port("127.0.0.1:0")
+        self.facts.worker.address = f"127.0.0.1:{port}"
+        await self.server.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.die()
+
+    async def die(self) -> None:
+        """End at once, with every open stream."""
+        await self.server.stop(0)
+
+    def hold_before(self, index: int) -> asyncio.Event:
+        """Do not send output token `index` until the event is set."""
+        return self._holds.setdefault(index, asyncio.Event())
+
+    def set_load(self, **values: Any) -> None:
+        """Send a load sample with these fields changed."""
+        self.load.MergeFrom(worker_pb2.WatchLoadResponse(**values))
+        self._changed.set()
+
+    async def wait_open(self, num_open: int) -> None:
+        """Wait, under the caller's timeout, until so many legs are open."""
+        while self.num_open != num_open:
+            self._leg_changed.clear()
+            await self._leg_changed.wait()
+
+    async def GetWorker(
+        self, request: worker_pb2.GetWorkerRequest, context: Any
+    ) -> worker_pb2.GetWorkerResponse:
+        return self.facts
+
+    async def WatchLoad(
+        self, request: worker_pb2.WatchLoadRequest, context: Any
+    ) -> AsyncIterator[worker_pb2.WatchLoadResponse]:
+        while True:
+            self._changed.clear()
+            yield self.load
+            await self._changed.wait()
+
+    @contextmanager
+    def _leg(self, spec: worker_pb2.SequenceSpec) -> Iterator[None]:
+        self.specs.append(spec)
+        self._count(+1)
+        try:
+            if self.refusal is not None:
+                raise self.refusal
+            yield
+        finally:
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        self.num_open += change
+        self._leg_changed.set()
+
+    async def _deltas(
+        self, spec: worker_pb2.SequenceSpec, num_tokens: int
+    ) -> AsyncIterator[worker_pb2.TokenDelta]:
+        for index, token_id in enumerate(self.token_ids[:num_tokens]):
+            if index in self._holds:
+                await self._holds[index].wait()
+            reason = _finish_reason(spec.sampling, index, token_id)
+            yield worker_pb2.TokenDelta(
+                first_index=index, token_ids=[token_id], finish_reason=reason
+            )
+            if reason:
+                return
+
+
+class ScriptedPrefillWorker(ScriptedWorker, worker_pb2_grpc.PrefillServiceServicer):
+    role = worker_pb2.WORKER_ROLE_PREFILL
+
+    def __init__(self, worker_id: str, token_ids: list[int], handover: Handover, **facts: Any):
+        super().__init__(worker_id, token_ids, handover, **facts)
+        worker_pb2_grpc.add_PrefillServiceServicer_to_server(self, self.server)
+
+    async def Prefill(
+        self, request: worker_pb2.PrefillRequest, context: Any
+    ) -> AsyncIterator[worker_pb2.PrefillResponse]:
+        async with errors_to_status(context):
+            with self._leg(request.sequence):
+                started = worker_pb2.PrefillResponse.Started(
+                    cached_prompt_tokens=self.cached_prompt_tokens
+                )
+                yield worker_pb2.PrefillResponse(started=started)
+                async for delta in self._deltas(request.sequence, 1):
+                    yield worker_pb2.PrefillResponse(token=delta)
+                blocks = 0
+                if request.will_be_pulled:
+                    await self.handover.pulled[request.sequence.key.request_id].wait()
+                    blocks = -(-len(request.sequence.prompt_token_ids) // BLOCK_SIZE)
+                completed = worker_pb2.PrefillResponse.Completed(transferred_blocks=blocks)
+                yield worker_pb2.PrefillResponse(completed=completed)
+
+
+class ScriptedDecodeWorker(ScriptedWorker, worker_pb2_grpc.DecodeServiceServicer):
+    role = worker_pb2.WORKER_ROLE_DECODE
+
+    def __init__(self, worker_id: str, token_ids: list[int], handover: Handover, **facts: Any):
+        super().__init__(worker_id, token_ids, handover, **facts)
+        self.starts: list[worker_pb2.DecodeRequest.Start] = []
+        self.num_stops = 0
+        self.holds_pull: asyncio.Event | None = None
+        worker_pb2_grpc.add_DecodeServiceServicer_to_server(self, self.server)
+
+    async def Decode(
+        self, requests: AsyncIterator[worker_pb2.DecodeRequest], context: Any
+    ) -> AsyncIterator[worker_pb2.DecodeResponse]:
+        async with errors_to_status(context):
+            start = (await anext(requests)).start
+            self.starts.append(start)
+            with self._leg(start.sequence):
+                started = worker_pb2.DecodeResponse.Started(
+                    cached_prompt_tokens=self.cached_prompt_tokens
+                )
+                yield worker_pb2.DecodeResponse(started=started)
+                if self.holds_pull is not None:
+                    await self.holds_pull.wait()
+                self.handover.pulled[start.sequence.key.request_id].set()
+                stopped = asyncio.create_task(self._stop(requests))
+                try:
+                    async for delta in self._deltas(start.sequence, len(self.token_ids)):
+                        yield worker_pb2.DecodeResponse(tokens=delta)
+                        if stopped.done():
+                            break
+                finally:
+                    stopped.cancel()
+                yield worker_pb2.DecodeResponse(completed=self._completed(start))
+
+    async def _stop(self, requests: AsyncIterator[worker_pb2.DecodeRequest]) -> None:
+        async for request in requests:
+            if request.WhichOneof("event") == "stop":
+                self.num_stops += 1
+                return
+        await asyncio.Event().wait()  # half-closed
+
+    def _completed(
+        self, start: worker_pb2.DecodeRequest.Start
+    ) -> worker_pb2.DecodeResponse.Completed:
+        blocks = -(-len(start.sequence.prompt_token_ids) // BLOCK_SIZE)
+        return worker_pb2.DecodeResponse.Completed(
+            transferred_blocks=blocks if start.HasField("kv") else 0
+        )
+
+
+def _finish_reason(
+    sampling: inference_pb2.SamplingParams, index: int, token_id: int
+) -> inference_pb2.FinishReason:
+    if token_id in sampling.stop_token_ids or (token_id == EOS and not sampling.ignore_eos):
+        return inference_pb2.FINISH_REASON_STOP
+    if index + 1 >= sampling.max_tokens:
+        return inference_pb2.FINISH_REASON_LENGTH
+    return inference_pb2.FINISH_REASON_UNSPECIFIED
