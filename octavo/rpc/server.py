@@ -70,15 +70,23 @@ async def serve_until_signal(
     try:
         await stop.wait()
         logger.info("draining for at most %.0f s", grace_s)
-        if on_drain is not None:
-            await on_drain()
-        draining = asyncio.create_task(server.drain(grace_s))
+        draining = asyncio.create_task(_drain(server, grace_s, on_drain))
         hurrying = asyncio.create_task(hurry.wait())
         await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
         if not draining.done():
-            await server.grpc.stop(0)
-        await draining
+            draining.cancel()
+            await server.drain(0)
+        else:
+            draining.result()
         hurrying.cancel()
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
+
+
+async def _drain(
+    server: Server, grace_s: float, on_drain: Callable[[], Awaitable[None]] | None
+) -> None:
+    if on_drain is not None:
+        await on_drain()
+    await server.drain(grace_s)

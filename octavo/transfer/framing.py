@@ -2,7 +2,7 @@
 
     0a LEN | chunk, first_block, digests, segment_offset | 7a LEN | payload
     ------   -----------------------------------------     -----------------
-    chunk=1  small, written by protobuf                     payload=15, joined in and viewed in place
+    chunk=1  small, written by protobuf                     payload=15, joined and viewed in place
 
 The bytes are plain protobuf, so any other implementation reads and writes them; only the usual
 detour of the payload through a message object is left out. `decode` takes every valid message: what

@@ -56,10 +56,11 @@ class Peer:
 
     def pull_kv(self, timeout_s: float | None) -> PullCall:
         """Start a pull; its responses are left as bytes for the copy thread's sake."""
-        method = self.channel.stream_stream(
-            _PULL_KV, request_serializer=worker_pb2.PullKvRequest.SerializeToString
+        pull_kv: grpc.aio.StreamStreamMultiCallable[worker_pb2.PullKvRequest, bytes]
+        pull_kv = self.channel.stream_stream(
+            _PULL_KV, request_serializer=_serialize, response_deserializer=bytes
         )
-        return method(timeout=timeout_s)
+        return pull_kv(timeout=timeout_s)
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Peers:
     """Known peers by address."""
 
     layout: worker_pb2.KvLayout
-    is_shared_memory_allowed: bool = True
+    transport: str = "auto"  # shared memory where it can be; or "shared_memory", or "bytes"
     _peers: dict[str, Peer] = field(default_factory=dict)
     # A lock lives as long as somebody meets the peer at its address.
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
@@ -121,13 +122,14 @@ class Peers:
                     worker_pb2.GetWorkerRequest(), timeout=HANDSHAKE_TIMEOUT_S
                 )
             self._check(ref, worker, name)
+            segment = self._attach(worker.shared_memory, name)
         except BaseException:
             await channel.close()
             raise
         met = worker_pb2.WorkerRef(
             worker_id=worker.worker.worker_id, address=ref.address, epoch=ref.epoch
         )
-        return Peer(met, channel, self._attach(worker.shared_memory))
+        return Peer(met, channel, segment)
 
     def _check(
         self, ref: worker_pb2.WorkerRef, worker: worker_pb2.GetWorkerResponse, name: str
@@ -142,15 +144,20 @@ class Peers:
             )
         check_layout(self.layout, worker.layout, name)
 
-    def _attach(self, offer: worker_pb2.SharedMemory) -> AttachedSegment | None:
-        if not self.is_shared_memory_allowed or not offer.name:
-            return None
-        if offer.namespace_id != shared_memory_namespace():
+    def _attach(self, offer: worker_pb2.SharedMemory, name: str) -> AttachedSegment | None:
+        """The peer's segment; None: blocks come in messages.
+
+        Raises:
+            Precondition: it must be shared memory, and cannot be.
+        """
+        if self.transport == "bytes":
             return None
         try:
-            return AttachedSegment(offer.name, offer.size_bytes)
+            return _attach(offer)
         except SegmentError as error:
-            logger.warning("blocks will come in messages: %s", error)
+            if self.transport == "shared_memory":
+                raise Precondition("transport", f"no shared memory with {name}: {error}") from error
+            logger.info("blocks of %s come in messages: %s", name, error)
             return None
 
     def _drop(self, peer: Peer) -> None:
@@ -161,3 +168,15 @@ class Peers:
     async def _close_if_unused(self, peer: Peer) -> None:
         if peer.is_dropped and peer.num_users == 0:
             await peer.channel.close()
+
+
+def _attach(offer: worker_pb2.SharedMemory) -> AttachedSegment:
+    if not offer.name:
+        raise SegmentError("none is offered")
+    if offer.namespace_id != shared_memory_namespace():
+        raise SegmentError("the two processes have different shared-memory file systems")
+    return AttachedSegment(offer.name, offer.size_bytes)
+
+
+def _serialize(request: worker_pb2.PullKvRequest) -> bytes:
+    return request.SerializeToString()

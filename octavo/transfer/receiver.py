@@ -43,6 +43,13 @@ class ReceivePath:
     layout: worker_pb2.KvLayout
     copies: CopyThread
     counters: TransferCounters = field(default_factory=TransferCounters)
+    _endings: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def end_later(self, call: PullCall) -> None:
+        """Nobody waits for the end of a pull that has delivered everything."""
+        ending = asyncio.create_task(_end_well(call))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +67,9 @@ class PullOrder:
 async def open_pull(
     path: ReceivePath, peer: Peer, order: PullOrder, fence: CopyFence
 ) -> AsyncIterator["KvPull"]:
-    """Ask `peer` for the blocks; leaving early cancels the pull, leaving late lets it end well."""
+    """Ask `peer` for the blocks; an exception cancels the pull, else it ends by itself."""
     call = peer.pull_kv(order.timeout_s)
+    is_complete = False
     try:
         with from_peer(peer.name):
             await call.write(
@@ -77,10 +85,13 @@ async def open_pull(
                 )
             )
         yield KvPull(path, peer, order, fence, call)
-        await _end_well(call)
+        is_complete = True
     finally:
         fence.close()
-        call.cancel()
+        if is_complete:
+            path.end_later(call)
+        else:
+            call.cancel()
 
 
 class KvPull:
@@ -205,7 +216,6 @@ async def _end_well(call: PullCall) -> None:
         async with asyncio.timeout(END_TIMEOUT_S):
             await call.done_writing()
             await call.code()
-    except (TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
-        logger.warning("a pull that had everything did not end in %g s", END_TIMEOUT_S)
-
-
+    except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+        logger.warning("a pull that had everything did not end well: %r", error)
+        call.cancel()

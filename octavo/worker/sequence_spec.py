@@ -1,4 +1,4 @@
-"""SequenceSpec from the wire, checked at the worker's own edge: the router is not the only caller."""
+"""SequenceSpec from the wire, checked at the worker's edge: routers are not its only callers."""
 
 from dataclasses import dataclass
 

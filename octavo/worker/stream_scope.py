@@ -4,8 +4,6 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from octavo.rpc.errors import RequestError
-
 
 class StreamScope:
     """`with scope:` raises the error of `end` in place of the cancellation that it sends.
@@ -14,11 +12,11 @@ class StreamScope:
     """
 
     def __init__(self) -> None:
-        self._error: RequestError | None = None
+        self._error: Exception | None = None
         self._task: asyncio.Task[object] | None = None
         self._num_cancellations = 0
 
-    def end(self, error: RequestError) -> None:
+    def end(self, error: Exception) -> None:
         """Make the block raise `error`; the first error counts."""
         if self._error is not None:
             return

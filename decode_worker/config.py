@@ -1,0 +1,23 @@
+"""Settings of a decode worker, read once in `__main__` and checked here."""
+
+from dataclasses import dataclass, field
+
+from octavo.worker.config import WorkerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeConfig(WorkerConfig):
+    """A worker that pulls prompts' KV and samples tokens."""
+
+    local_prefill_max_tokens: int = field(
+        default=64, metadata={"help": "Longest prompt tail computed without a prefill worker."}
+    )
+
+    def __post_init__(self) -> None:
+        # Named: super() without arguments does not work in a dataclass with slots.
+        WorkerConfig.__post_init__(self)
+        if self.local_prefill_max_tokens < 0:
+            raise ValueError(
+                "local_prefill_max_tokens must not be negative, "
+                f"got {self.local_prefill_max_tokens}"
+            )

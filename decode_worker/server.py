@@ -1,0 +1,117 @@
+"""Wires a decode worker and runs it until a signal.
+
+DecodeServicer --+-- EngineLoop --> Engine -- CacheNews --> WorkerAnnouncer --> Redis
+                 +-- PromptPuller --> Peers (channels, segments), CopyThread
+WorkerServicer --+
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+
+from octavo.decode_worker.config import DecodeConfig
+from octavo.decode_worker.prompt_pull import PromptPuller
+from octavo.decode_worker.servicer import DecodeServicer
+from octavo.engine.engine import Engine
+from octavo.engine.loop import EngineLoop
+from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
+from octavo.rpc.server import Server
+from octavo.transfer.copy_thread import CopyThread
+from octavo.transfer.peers import Peers
+from octavo.transfer.receiver import ReceivePath
+from octavo.worker.attempts import Attempts
+from octavo.worker.open_streams import OpenStreams
+from octavo.worker.sequence_spec import InputLimits
+from octavo.worker.servicer import WorkerServicer
+from octavo.worker.start import CacheNews, announced, facts_of, load_engine, serve_until_end
+
+logger = logging.getLogger(__name__)
+
+SERVICES = (
+    "octavo.internal.v1alpha1.DecodeService",
+    "octavo.internal.v1alpha1.WorkerService",
+)
+
+
+@dataclass(slots=True)
+class DecodeWorker:
+    """A worker that listens; not ready until `serve_until_end` says so."""
+
+    engine: Engine
+    loop: EngineLoop
+    server: Server
+    streams: OpenStreams
+    facts: worker_pb2.GetWorkerResponse
+    path: ReceivePath
+
+
+async def serve(config: DecodeConfig) -> None:
+    """Run a decode worker until SIGTERM or SIGINT."""
+    engine = await asyncio.to_thread(load_engine, config)
+    async with running_decode_worker(config, engine) as worker:
+        logger.info("%s listens at %s", worker.facts.worker.worker_id, worker.facts.worker.address)
+        await serve_until_end(worker.server, worker.loop, worker.streams, config.drain_timeout_s)
+
+
+@asynccontextmanager
+async def running_decode_worker(
+    config: DecodeConfig, engine: Engine
+) -> AsyncIterator[DecodeWorker]:
+    """All parts of a decode worker, running and listening."""
+    facts = facts_of(config, engine, "decode")
+    facts.local_prefill_max_tokens = config.local_prefill_max_tokens
+    streams, news, server = OpenStreams(), CacheNews(), Server(SERVICES)
+    with closing(CopyThread()) as copies:
+        path = ReceivePath(engine.kv_cache, facts.layout, copies)
+        peers = Peers(facts.layout, config.transport)
+        async with EngineLoop(engine, news) as loop:
+            puller = PromptPuller(
+                loop=loop,
+                scheduler=engine.scheduler,
+                path=path,
+                peers=peers,
+                vocab_size=engine.model_config.vocab_size,
+                max_request_s=config.max_request_s,
+            )
+            decodes = _decode_servicer(config, engine, loop, puller, streams)
+            workers = WorkerServicer(facts, engine, loop, streams, path.counters)
+            worker_pb2_grpc.add_DecodeServiceServicer_to_server(decodes, server.grpc)
+            worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server.grpc)
+            port = await server.start(config.listen_address)
+            facts.worker.address = config.reachable_address(port)
+            try:
+                async with announced(config, facts, engine, loop) as news.publish:
+                    yield DecodeWorker(engine, loop, server, streams, facts, path)
+            finally:
+                await server.grpc.stop(0)
+                await peers.close()
+
+
+def _decode_servicer(
+    config: DecodeConfig,
+    engine: Engine,
+    loop: EngineLoop,
+    puller: PromptPuller,
+    streams: OpenStreams,
+) -> DecodeServicer:
+    return DecodeServicer(
+        loop=loop,
+        scheduler=engine.scheduler,
+        limits=InputLimits(
+            vocab_size=engine.model_config.vocab_size,
+            max_prompt_context_tokens=engine.max_model_len,
+            max_context_tokens=engine.max_model_len,
+        ),
+        eos_token_ids=frozenset(engine.model_config.eos_token_ids),
+        local_prefill_max_tokens=config.local_prefill_max_tokens,
+        puller=puller,
+        attempts=Attempts(_no_state),
+        streams=streams,
+        max_request_s=config.max_request_s,
+    )
+
+
+def _no_state() -> None:
+    """A decode attempt has one stream: there is nothing to share."""

@@ -1,0 +1,138 @@
+"""Decode: gets a prompt's KV, by pull or by computing a short tail, then streams tokens.
+
+Start -> check -> meet the prefill worker -> reserve blocks -> Started -> pull -> join -+
+               \\-> short tail? -> compute -> Started ------------------------------------+
+                                                   tokens ..., Completed <--------------+
+Stop -----------------------------------------------^
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from octavo.decode_worker.generation import DecodeContext, Generation
+from octavo.decode_worker.prompt_pull import PromptPuller
+from octavo.engine.loop import EngineLoop
+from octavo.engine.scheduler import Scheduler
+from octavo.engine.sequence import Sequence
+from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
+from octavo.rpc.errors import InvalidRequest, Precondition, RequestError, errors_to_status
+from octavo.worker.attempts import Attempt, Attempts
+from octavo.worker.engine_errors import engine_errors
+from octavo.worker.open_streams import OpenStreams
+from octavo.worker.request_time import at_most
+from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 5.0
+DECODE = "decode"
+
+
+@dataclass(slots=True)
+class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
+    """Message in, engine call, message out."""
+
+    loop: EngineLoop
+    scheduler: Scheduler
+    limits: InputLimits
+    eos_token_ids: frozenset[int]
+    local_prefill_max_tokens: int
+    puller: PromptPuller
+    attempts: Attempts[None]
+    streams: OpenStreams
+    max_request_s: float
+
+    async def Decode(self, _: object, context: DecodeContext) -> None:
+        """The first message starts the request; the stream is the lease on its blocks."""
+        arrived = time.monotonic()
+        async with errors_to_status(context):
+            start = await _read_start(context)
+            spec = read_sequence(start.sequence, self.limits)
+            with self.streams.one(), engine_errors():
+                async with at_most(self.max_request_s):
+                    seq = self._sequence(spec, is_pulled=start.HasField("kv"))
+                    if seq.is_pulled:
+                        await self.puller.meet(start.kv.prefill)
+                    else:
+                        await self._check_tail(seq)
+                    async with self.attempts.leg(spec.key, DECODE) as attempt:
+                        attempt.join(DECODE)
+                        await self._run(seq, start, attempt, context, arrived)
+
+    async def _run(
+        self,
+        seq: Sequence,
+        start: worker_pb2.DecodeRequest.Start,
+        attempt: Attempt[None],
+        context: DecodeContext,
+        arrived: float,
+    ) -> None:
+        generation = Generation(seq, context, arrived)
+        reader = asyncio.create_task(_read_stops(context, generation, attempt))
+        try:
+            async with self.loop.lease(seq) as stream:
+                if seq.is_pulled:
+                    await generation.fill(stream, self.puller, start)
+                await generation.stream(stream)
+                await generation.complete()
+        finally:
+            reader.cancel()
+
+    def _sequence(self, spec: SequenceSpec, *, is_pulled: bool) -> Sequence:
+        return Sequence(
+            seq_id=str(spec.key),
+            token_ids=spec.token_ids,
+            num_prompt_tokens=len(spec.prompt_token_ids),
+            sampling=spec.sampling,
+            group_key=spec.group_key,
+            eos_token_ids=self.eos_token_ids,
+            is_pulled=is_pulled,
+        )
+
+    async def _check_tail(self, seq: Sequence) -> None:
+        """The router's index is a hint: look again before the prompt is computed here.
+
+        Raises:
+            Precondition: more than the local limit is missing.
+        """
+        scheduler = self.scheduler
+        cached = await self.loop.call(lambda: scheduler.count_cached_tokens(seq))
+        missing = seq.num_tokens - cached
+        if missing > self.local_prefill_max_tokens:
+            raise Precondition(
+                "kv",
+                f"{missing} prompt tokens are not cached here, at most "
+                f"{self.local_prefill_max_tokens} are computed without a prefill worker",
+            )
+
+
+async def _read_start(context: DecodeContext) -> worker_pb2.DecodeRequest.Start:
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            request = await context.read()
+    except TimeoutError as error:
+        raise InvalidRequest("start", f"no message came within {START_TIMEOUT_S:g} s") from error
+    if not isinstance(request, worker_pb2.DecodeRequest) or not request.HasField("start"):
+        raise InvalidRequest("start", "the first message must be start")
+    return request.start
+
+
+async def _read_stops(
+    context: DecodeContext, generation: Generation, attempt: Attempt[None]
+) -> None:
+    """Stop the sequence when the router says so; ends when it has no more to say."""
+    try:
+        while isinstance(request := await context.read(), worker_pb2.DecodeRequest):
+            if not request.HasField("stop"):
+                raise InvalidRequest("stop", "after the first message only stop may come")
+            if set(request.stop.samples) - {0}:
+                raise InvalidRequest("stop.samples", "stop.samples must be 0, the only sample")
+            if request.stop.samples:
+                generation.stop()
+    except RequestError as error:
+        attempt.end(error)
+    except Exception:
+        logger.exception("reading stops of request %s failed", attempt.key)
+        attempt.end(RequestError("internal error; see the worker's log"))

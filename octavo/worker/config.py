@@ -1,0 +1,105 @@
+"""Settings that prefill and decode workers share; each adds its own and its defaults."""
+
+import re
+from dataclasses import dataclass, field
+
+from octavo.engine.config import EngineConfig
+
+TRANSPORTS = ("auto", "shared_memory", "bytes")
+_WILDCARD = re.compile(r"(0\.0\.0\.0|\[::\]|\*|):\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """How a worker listens, what it runs and how it is found.
+
+    Raises:
+        ValueError: a setting is out of range; the message names it.
+    """
+
+    model: str = field(metadata={"help": "Folder, GGUF file or hub id."})
+    listen_address: str = field(
+        default="127.0.0.1:0", metadata={"help": "host:port (0 takes a free one) or unix:path."}
+    )
+    advertise_address: str | None = field(
+        default=None, metadata={"help": "Where others reach it; default: listen_address."}
+    )
+    worker_id: str | None = field(
+        default=None, metadata={"help": "Name in logs and Redis; default: role, host and pid."}
+    )
+    redis_url: str | None = field(default=None, metadata={"help": "Default: no Redis."})
+    dtype: str = field(default="auto", metadata={"help": "auto, float32, bfloat16 or float16."})
+    device: str = field(default="auto", metadata={"help": "auto, cpu or cuda."})
+    block_size: int = field(default=16, metadata={"help": "Tokens a block, 8 to 128."})
+    num_blocks: int | None = field(
+        default=None, metadata={"help": "Blocks of the pool, instead of a memory budget."}
+    )
+    kv_cache_bytes: int | None = field(
+        default=None, metadata={"help": "Memory budget of the pool on a CPU."}
+    )
+    gpu_memory_utilization: float = field(
+        default=0.9, metadata={"help": "Share of a GPU for weights, activations and KV."}
+    )
+    max_model_len: int | None = field(
+        default=None, metadata={"help": "Prompt and output tokens; default: the model's."}
+    )
+    max_num_seqs: int = field(default=256, metadata={"help": "Sequences in one step at most."})
+    max_num_batched_tokens: int | None = field(
+        default=None, metadata={"help": "Tokens of one step; default: 512 on CPU, 8192 on GPU."}
+    )
+    transport: str = field(
+        default="auto",
+        metadata={"help": "auto (shared memory on one host, else bytes), shared_memory or bytes."},
+    )
+    cpu_core: int | None = field(
+        default=None, metadata={"help": "Run on this core only; default: where the system likes."}
+    )
+    max_request_s: float = field(
+        default=600.0, metadata={"help": "Ends requests that came without a deadline."}
+    )
+    drain_timeout_s: float = field(
+        default=30.0, metadata={"help": "How long open streams may finish after SIGTERM."}
+    )
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError("model must name a folder, a GGUF file or a hub id")
+        if self.transport not in TRANSPORTS:
+            raise ValueError(
+                f"transport must be one of {', '.join(TRANSPORTS)}, got {self.transport}"
+            )
+        if self.advertise_address is None and _WILDCARD.fullmatch(self.listen_address):
+            raise ValueError(
+                f"advertise_address is needed: {self.listen_address} is no address to reach"
+            )
+        if not self.max_request_s > 0:
+            raise ValueError(f"max_request_s must be positive, got {self.max_request_s}")
+        if not self.drain_timeout_s >= 0:
+            raise ValueError(f"drain_timeout_s must not be negative, got {self.drain_timeout_s}")
+        self.engine_config("cpu")  # checks the rest
+
+    def engine_config(self, device: str) -> EngineConfig:
+        """What the engine is told; `device` is the one that "auto" came out as."""
+        batched = self.max_num_batched_tokens
+        if batched is None:
+            batched = 512 if device == "cpu" else 8192
+        return EngineConfig(
+            model=self.model,
+            dtype=self.dtype,
+            device=self.device,
+            block_size=self.block_size,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=batched,
+            max_model_len=self.max_model_len,
+            gpu_memory_utilization=self.gpu_memory_utilization,
+            kv_cache_bytes=self.kv_cache_bytes,
+            num_blocks=self.num_blocks,
+        )
+
+    def reachable_address(self, port: int) -> str:
+        """The address to tell others, once the port is known."""
+        if self.advertise_address is not None:
+            return self.advertise_address
+        if self.listen_address.startswith("unix:"):
+            return self.listen_address
+        return f"{self.listen_address.rpartition(':')[0]}:{port}"

@@ -1,0 +1,113 @@
+"""Prefill: computes one prompt and samples its first token; the stream is the lease on its blocks.
+
+check -> wait for the pull -> engine -> Started, token -> last block acknowledged -> Completed
+                                +----progress----> PullKv stream ---+
+"""
+
+import time
+from dataclasses import dataclass, replace
+
+import grpc
+
+from octavo.block_key import prompt_digest
+from octavo.engine.loop import EngineLoop
+from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
+from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
+from octavo.prefill_worker.handover import PREFILL, PULL, Handover, Handovers
+from octavo.rpc.errors import errors_to_status
+from octavo.transfer.progress import PromptProgress
+from octavo.worker.engine_errors import engine_errors
+from octavo.worker.open_streams import OpenStreams
+from octavo.worker.request_time import at_most, duration
+from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
+from octavo.worker.token_delta import token_delta
+
+PrefillContext = grpc.aio.ServicerContext[worker_pb2.PrefillRequest, worker_pb2.PrefillResponse]
+
+
+@dataclass(slots=True)
+class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
+    """Message in, engine call, message out."""
+
+    loop: EngineLoop
+    limits: InputLimits
+    block_size: int
+    eos_token_ids: frozenset[int]
+    handovers: Handovers
+    streams: OpenStreams
+    max_request_s: float
+
+    async def Prefill(self, request: worker_pb2.PrefillRequest, context: PrefillContext) -> None:
+        """Ends normally only after the pull, if there is one, acknowledged the last block."""
+        arrived = time.monotonic()
+        async with errors_to_status(context):
+            spec = read_sequence(request.sequence, self.limits)
+            is_known = self.handovers.is_open(spec.key)
+            with self.streams.one(belongs_to_open_request=is_known), engine_errors():
+                async with (
+                    at_most(self.max_request_s),
+                    self.handovers.leg(spec.key, PREFILL) as attempt,
+                ):
+                    progress = PromptProgress(len(spec.token_ids), self.block_size)
+                    digest = prompt_digest(spec.group_key, spec.token_ids)
+                    attempt.state.offer(digest, progress, request.will_be_pulled)
+                    attempt.join(PREFILL)
+                    if request.will_be_pulled:
+                        await attempt.wait_for(PULL)
+                    prefill = _Prefill(spec, attempt.state, progress, context)
+                    await prefill.run(self.loop, self.eos_token_ids, arrived)
+
+
+@dataclass(slots=True)
+class _Prefill:
+    """One admitted request."""
+
+    spec: SequenceSpec
+    handover: Handover
+    progress: PromptProgress
+    context: PrefillContext
+
+    async def run(self, loop: EngineLoop, eos_token_ids: frozenset[int], arrived: float) -> None:
+        seq = Sequence(
+            seq_id=str(self.spec.key),
+            token_ids=self.spec.token_ids,
+            num_prompt_tokens=len(self.spec.prompt_token_ids),
+            # One more token than is given: the decode worker samples the rest.
+            sampling=replace(self.spec.sampling, max_tokens=len(self.spec.output_token_ids) + 1),
+            group_key=self.spec.group_key,
+            eos_token_ids=eos_token_ids,
+            is_leased=True,
+        )
+        async with loop.lease(seq) as stream:
+            async for output in stream:
+                await self._tell(output)
+            computed = time.monotonic()
+            if self.handover.is_pulled:
+                await self.handover.acknowledged.wait()
+        completed = worker_pb2.PrefillResponse.Completed(
+            queue=duration(seq.admitted_at - arrived),
+            prefill=duration(computed - seq.admitted_at),
+            transferred_blocks=self.handover.num_transferred_blocks,
+        )
+        await self.context.write(worker_pb2.PrefillResponse(completed=completed))
+
+    async def _tell(self, output: SequenceOutput) -> None:
+        """The pull first: what the router reads of this must not hold it up."""
+        self.progress.advance(output.block_ids, output.num_computed_tokens)
+        token = None
+        if output.token_ids:
+            reason = self._finish_reason(output.finish_reason)
+            token = token_delta(output.first_index, output.token_ids, reason)
+            self.progress.finish(token)
+        if output.num_cached_tokens is not None:
+            started = worker_pb2.PrefillResponse.Started(
+                cached_prompt_tokens=output.num_cached_tokens
+            )
+            await self.context.write(worker_pb2.PrefillResponse(started=started))
+        if token is not None:
+            await self.context.write(worker_pb2.PrefillResponse(token=token))
+
+    def _finish_reason(self, reason: FinishReason | None) -> FinishReason | None:
+        """Every sequence here ends after one token; whether the request does is another matter."""
+        is_last = len(self.spec.output_token_ids) + 1 >= self.spec.sampling.max_tokens
+        return None if reason is FinishReason.LENGTH and not is_last else reason
