@@ -147,9 +147,7 @@ def _merge_splits_kernel(
     acc = tl.zeros([HEAD_DIM_PAD], tl.float32)
     for low in range(0, used, CHUNK):
         chunk = low + tl.arange(0, CHUNK)
-        weight = tl.exp2(
-            tl.load(lse_row_ptr + chunk, mask=chunk < used, other=float("-inf")) - top
-        )
+        weight = tl.exp2(tl.load(lse_row_ptr + chunk, mask=chunk < used, other=float("-inf")) - top)
         partial = tl.load(
             partial_ptr + (row * num_splits + chunk)[:, None] * HEAD_DIM + dims[None, :],
             mask=(chunk < used)[:, None] & (dims < HEAD_DIM)[None, :],

@@ -24,8 +24,10 @@ def _silu_mul_kernel(
     gate_ptrs = gate_up_ptr + row * gate_up_stride + columns
     gate = tl.load(gate_ptrs, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(gate_ptrs + up_offset, mask=mask, other=0.0).to(tl.float32)
+    decay = tl.exp(-tl.abs(gate))  # never overflows: sigmoid is 1 / (1 + decay) or 1 minus that
+    sigmoid = tl.where(gate >= 0, 1.0, decay) / (1.0 + decay)
     # Rounded to the tensor's dtype between the two, as the two-step reference is.
-    silu = (gate / (1.0 + tl.exp(-gate))).to(out_ptr.dtype.element_ty).to(tl.float32)
+    silu = (gate * sigmoid).to(out_ptr.dtype.element_ty).to(tl.float32)
     tl.store(out_ptr + row * up_offset + columns, silu * up, mask=mask)
 
 

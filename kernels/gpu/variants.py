@@ -1,0 +1,128 @@
+"""Every kernel variant that a launcher can start, as launches over tensors that have no memory.
+
+What changes machine code: the kernel, head_dim, dtype, whether a tile of KV lies within one block
+(block sizes of 64 and more) or is gathered from several, whether there is a sliding window, whether
+the sequence is split, and the group size as far as it sets the tile's rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from octavo.kernels.gpu.decode_attention import plan_decode_attention
+from octavo.kernels.gpu.launch import Launch
+from octavo.kernels.gpu.prefill_attention import plan_prefill_attention
+from octavo.kernels.gpu.rms_norm import plan_rms_norm
+from octavo.kernels.gpu.rotary import plan_rotary
+from octavo.kernels.gpu.silu_mul import plan_silu_mul
+from octavo.kernels.gpu.store_kv import plan_store_kv
+from octavo.kernels.gpu.tiles import Arch, Gpu
+
+HEAD_DIMS = (64, 80, 96, 128, 256)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+NUM_KV_HEADS, NUM_LAYERS, NUM_SEQS, NUM_TOKENS = 8, 32, 4, 512
+NUM_CORES = 132
+
+
+class Paging(NamedTuple):
+    """One way of calling attention."""
+
+    block_size: int
+    group: int
+    sliding_window: int
+    max_tokens: int  # 64: too short for splits
+
+
+PAGINGS = (
+    Paging(block_size=16, group=4, sliding_window=0, max_tokens=65_536),
+    Paging(block_size=128, group=7, sliding_window=4096, max_tokens=65_536),
+    Paging(block_size=16, group=8, sliding_window=0, max_tokens=64),
+    Paging(block_size=8, group=1, sliding_window=512, max_tokens=64),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A launch and what tells it from the others."""
+
+    kernel: str
+    dtype: str
+    shape: str
+    launch: Launch
+
+
+def _tensor(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _variant(launch: Launch, dtype: torch.dtype, shape: str) -> Variant:
+    kernel = launch.kernel.__name__.removeprefix("_").removesuffix("_kernel")
+    return Variant(kernel, str(dtype).removeprefix("torch."), shape, launch)
+
+
+def variants(arch: Arch) -> list[Variant]:
+    """All of them, in a fixed order, planned for arch."""
+    gpu = Gpu(arch, NUM_CORES)
+    found: list[Variant] = []
+    for dtype in DTYPES:
+        for head_dim in HEAD_DIMS:
+            for paging in PAGINGS:
+                found.extend(_attention(gpu, dtype, head_dim, paging))
+            found.extend(_heads(dtype, head_dim))
+        found.extend(_rows(dtype))
+    unique = {(v.kernel, v.dtype, str(v.launch.constants)): v for v in reversed(found)}
+    return list(reversed(unique.values()))
+
+
+def _attention(gpu: Gpu, dtype: torch.dtype, head_dim: int, paging: Paging) -> Iterator[Variant]:
+    block_size, group, window, max_tokens = paging
+    num_heads = NUM_KV_HEADS * group
+    pool = _tensor(64, NUM_LAYERS, 2, NUM_KV_HEADS, block_size, head_dim, dtype=dtype)
+    kv_layer = pool[:, 1]
+    block_tables = _tensor(NUM_SEQS, max_tokens // block_size, dtype=torch.int32)
+    seq_lens = _tensor(NUM_SEQS, dtype=torch.int32)
+    query_start = _tensor(NUM_SEQS + 1, dtype=torch.int32)
+    shape = f"D {head_dim}, group {group}, block {block_size}, window {window}"
+    query = _tensor(NUM_SEQS, num_heads, head_dim, dtype=dtype)
+    launches = plan_decode_attention(
+        query, query, kv_layer, block_tables, seq_lens, 1.0, window, gpu
+    )
+    split = ", split" if len(launches) == 2 else ""
+    yield _variant(launches[0], dtype, shape + split)
+    for merge in launches[1:]:
+        yield _variant(merge, dtype, f"D {head_dim}, window {window}")
+    query = _tensor(NUM_TOKENS, num_heads, head_dim, dtype=dtype)
+    prefill = plan_prefill_attention(
+        query, query, kv_layer, block_tables, seq_lens, query_start, 1.0, window, gpu
+    )
+    yield _variant(prefill, dtype, shape)
+
+
+def _heads(dtype: torch.dtype, head_dim: int) -> Iterator[Variant]:
+    """Kernels that work on the heads of one token."""
+    kv_layer = _tensor(64, NUM_LAYERS, 2, NUM_KV_HEADS, 16, head_dim, dtype=dtype)[:, 1]
+    fused = _tensor(NUM_TOKENS, 6 * NUM_KV_HEADS, head_dim, dtype=dtype)
+    query, key, value = fused.split([4 * NUM_KV_HEADS, NUM_KV_HEADS, NUM_KV_HEADS], dim=1)
+    slots = _tensor(NUM_TOKENS, dtype=torch.int64)
+    shape = f"D {head_dim}"
+    yield _variant(plan_store_kv(key, value, kv_layer, slots), dtype, shape)
+    cos = _tensor(NUM_TOKENS, head_dim // 2, dtype=torch.float32)
+    yield _variant(plan_rotary(query, key, cos, cos), dtype, shape)
+    weight = _tensor(head_dim, dtype=dtype)
+    norm = plan_rms_norm(_tensor(*query.shape, dtype=dtype), query, None, weight, 1e-6)
+    yield _variant(norm, dtype, f"heads of {head_dim}")
+
+
+def _rows(dtype: torch.dtype) -> Iterator[Variant]:
+    """Kernels that work on the hidden state of one token."""
+    for hidden_size in (576, 4096, 16_384):
+        x = _tensor(NUM_TOKENS, 1, hidden_size, dtype=dtype)
+        weight = _tensor(hidden_size, dtype=dtype)
+        yield _variant(plan_rms_norm(x, x, None, weight, 1e-6), dtype, f"N {hidden_size}")
+        yield _variant(plan_rms_norm(x, x, x, weight, 1e-6), dtype, f"N {hidden_size}, add")
+    for intermediate_size in (1536, 14_336):
+        out = _tensor(NUM_TOKENS, intermediate_size, dtype=dtype)
+        gate_up = _tensor(NUM_TOKENS, 2 * intermediate_size, dtype=dtype)
+        yield _variant(plan_silu_mul(out, gate_up), dtype, f"N {intermediate_size}")
