@@ -83,3 +83,13 @@ def _load(path: Path, dtype: torch.dtype, config_mtime_ns: int) -> Any:
         path, dtype=dtype, attn_implementation="eager"
     )
     return model.eval()
+
+
+@torch.inference_mode()
+def reference_gguf_logits(file: Path, token_ids: Sequence[int]) -> torch.Tensor:
+    """`reference_logits` of a GGUF file as `transformers` itself reads it."""
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32, attn_implementation="eager"
+    )
+    logits: torch.Tensor = model.eval()(torch.tensor([list(token_ids)]), use_cache=False).logits[0]
+    return logits
