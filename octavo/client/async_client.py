@@ -28,7 +28,7 @@ class AsyncClient:
     def __init__(self, address: str = "127.0.0.1:50051", *, timeout_s: float | None = None) -> None:
         """timeout_s: the deadline of calls that name none."""
         self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
-        self._stub = InferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = InferenceServiceStub(self._channel)
         self._timeout_s = timeout_s
 
     async def __aenter__(self) -> Self:

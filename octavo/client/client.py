@@ -27,7 +27,7 @@ class Client:
     def __init__(self, address: str = "127.0.0.1:50051", *, timeout_s: float | None = None) -> None:
         """timeout_s: the deadline of calls that name none."""
         self._channel = grpc.insecure_channel(address, options=OPTIONS)
-        self._stub = InferenceServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = InferenceServiceStub(self._channel)
         self._timeout_s = timeout_s
 
     def __enter__(self) -> Self:

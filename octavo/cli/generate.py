@@ -1,0 +1,87 @@
+"""`octavo generate`: one answer of a running service, streamed to standard output."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from octavo.cli.failure import advice, exit_with
+from octavo.client import Client, Completion, OctavoError, Prompt, RequestFields
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help='What to ask; "-" reads standard input.')],
+    address: Annotated[
+        str, typer.Option(envvar="OCTAVO_ADDRESS", help="Where the service listens.")
+    ] = "127.0.0.1:50051",
+    model: Annotated[str, typer.Option(help="Default: the only one served.")] = "",
+    max_tokens: Annotated[int | None, typer.Option(help="Output tokens at most.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="0 to 1; 1 is off.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="0 is off.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="0 to 1; 0 is off.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Ends the output; repeatable.")] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat/--raw", help="As a chat message, or as text to go on from.")
+    ] = True,
+    stats: Annotated[bool, typer.Option(help="Print counts and times to standard error.")] = False,
+    timeout_s: Annotated[float | None, typer.Option(help="Give up after this long.")] = None,
+) -> None:
+    """Ask a running service and stream its answer. Options left out are the model's defaults."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    given = {
+        "model": model or None,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "seed": seed,
+        "stop": stop or None,
+    }
+    fields = RequestFields(**{k: v for k, v in given.items() if v is not None})  # type: ignore[typeddict-item]
+    message: Prompt = [{"role": "user", "content": text}] if chat else text
+    try:
+        completion = _print_stream(address, message, fields, timeout_s)
+    except OctavoError as error:
+        raise exit_with(advice(error, address)) from error
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if stats:
+        sys.stderr.write(f"{summary(completion)}\n")
+
+
+def summary(completion: Completion) -> str:
+    """Counts and times of one answer, in a line."""
+    usage, timing = completion.usage, completion.timing
+    decode_s = timing.total_s - timing.time_to_first_token_s
+    rate = (usage.completion_tokens - 1) / decode_s if decode_s > 0 else 0.0
+    return (
+        f"{usage.prompt_tokens} tokens in ({usage.cached_prompt_tokens} cached, "
+        f"{usage.transferred_prompt_tokens} transferred), {usage.completion_tokens} out, "
+        f"first after {timing.time_to_first_token_s * 1000:.0f} ms, {rate:.1f} tokens/s, "
+        f"ended by {completion.finish_reason}"
+    )
+
+
+def _print_stream(
+    address: str, prompt: Prompt, fields: RequestFields, timeout_s: float | None
+) -> Completion:
+    has_printed = False
+    try:
+        with (
+            Client(address) as client,
+            client.stream(prompt, timeout_s=timeout_s, **fields) as stream,
+        ):
+            for delta in stream:
+                sys.stdout.write(delta.text)
+                sys.stdout.flush()
+                has_printed = True
+            return stream.completion
+    finally:
+        if has_printed:  # the line ends even if the stream broke off
+            sys.stdout.write("\n")
+            sys.stdout.flush()
