@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from checkpoints import scripted, tiny_llama
 
 

@@ -44,13 +44,14 @@ class Reply:
     @property
     def tokens(self) -> list[int]:
         """Output tokens by index, each of which must come once and in order from each stream."""
+        deltas = self.deltas or ([self.first_token] if self.first_token else [])
         tokens: list[int] = []
-        for delta in self.deltas or ([self.first_token] if self.first_token else []):
-            start = self.deltas[0].first_index if self.deltas else 0
-            assert delta.first_index == start + len(tokens)
+        for delta in deltas:
+            assert delta.first_index == deltas[0].first_index + len(tokens)
             tokens += delta.token_ids
-        if self.deltas and self.first_token:
+        if self.first_token and deltas:
             assert tokens[0] == self.first_token.token_ids[0]
+            assert deltas[0].first_index == self.first_token.first_index
         return tokens
 
     @property
