@@ -6,6 +6,7 @@ result is kept in the local cache under the files' paths, sizes and modification
 
 import hashlib
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 from octavo.checkpoint.cache import cache_dir, publish_text
@@ -24,10 +25,8 @@ def model_fingerprint(path: Path) -> str:
     if not files[0].exists():
         raise CheckpointError(f"{files[0]} does not exist")
     cached = cache_dir() / "fingerprints" / _state(files)
-    try:
+    with suppress(OSError):  # not there, or not ours to read: compute it
         return cached.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        pass
     fingerprint = _digest(files)
     try:
         publish_text(cached, fingerprint)

