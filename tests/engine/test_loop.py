@@ -1,0 +1,209 @@
+"""The engine on its thread: streams, leases, calls, load, cache changes, and death."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+from checkpoints import scripted
+from engine.counting import CountingRunner, make_scheduler, make_sequence
+from octavo.block_key import BlockKey
+from octavo.checkpoint.config import ModelConfig, load_config
+from octavo.engine.engine import Engine
+from octavo.engine.errors import EngineDied, InvalidLogits
+from octavo.engine.kv_cache import KVCache, KVLayout
+from octavo.engine.loop import EngineLoop
+from octavo.engine.sequence import Sequence, SequenceOutput
+from octavo.engine.step_plan import StepPlan
+
+TIMEOUT_S = 10
+
+
+@pytest.fixture(scope="module")
+def model_config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    return load_config(scripted(tmp_path_factory.mktemp("scripted") / "model", {3: 4}))
+
+
+@pytest.fixture
+def make_loop(model_config: ModelConfig) -> Callable[..., EngineLoop]:
+    def make(
+        runner: CountingRunner | None = None, num_blocks: int = 16, **on: object
+    ) -> EngineLoop:
+        layout = KVLayout("float32", 1, 1, 8, 4, "")
+        cache = KVCache(layout, num_blocks, torch.device("cpu"))
+        scheduler = make_scheduler(num_blocks, max_num_batched_tokens=8)
+        engine = Engine(scheduler, runner or CountingRunner(), cache, model_config)
+        return EngineLoop(engine, **on)  # type: ignore[arg-type]
+
+    return make
+
+
+async def collect(loop: EngineLoop, seq: Sequence) -> list[SequenceOutput]:
+    async with asyncio.timeout(TIMEOUT_S), loop.lease(seq) as stream:
+        return [output async for output in stream]
+
+
+async def num_held(loop: EngineLoop) -> int:
+    return await loop.call(lambda: loop._engine.scheduler.pool.num_held)
+
+
+async def test_streams_of_one_batch_end_each_with_its_own_tokens(make_loop) -> None:
+    async with make_loop() as loop:
+        seqs = [make_sequence(str(n), [3] * n, max_tokens=n) for n in range(1, 7)]
+        outputs = await asyncio.gather(*(collect(loop, seq) for seq in seqs))
+        for n, own in zip(range(1, 7), outputs, strict=True):
+            assert [t for output in own for t in output.token_ids] == list(range(n, 2 * n))
+        assert await num_held(loop) == 0
+
+
+async def test_leaving_a_lease_early_frees_its_blocks(make_loop) -> None:
+    async with make_loop() as loop, asyncio.timeout(TIMEOUT_S):
+        async with loop.lease(make_sequence("a", [3] * 5, max_tokens=50)) as stream:
+            async for _ in stream:
+                break
+        assert await num_held(loop) == 0
+        assert loop._streams == {}
+
+
+async def test_a_leased_sequence_holds_its_blocks_until_the_lease_ends(make_loop) -> None:
+    async with make_loop() as loop, asyncio.timeout(TIMEOUT_S):
+        seq = make_sequence("a", [3] * 10, max_tokens=1, is_leased=True)
+        async with loop.lease(seq) as stream:
+            computed = [output.num_computed_tokens async for output in stream]
+            assert computed == [8, 10]
+            assert await num_held(loop) == 3
+        assert await num_held(loop) == 0
+
+
+async def test_a_pulled_sequence_reserves_waits_and_goes_on(make_loop) -> None:
+    runner = CountingRunner()
+    async with make_loop(runner) as loop, asyncio.timeout(TIMEOUT_S):
+        seq = make_sequence("a", [3] * 6, max_tokens=3, is_pulled=True)
+        scheduler = loop._engine.scheduler
+        async with loop.lease(seq) as stream:
+            reserved = await anext(stream)
+            assert len(reserved.block_ids) == 2
+            runner.fill(list(reserved.block_ids), seq.token_ids, range(6))
+            loop.post(partial(scheduler.end_pull, "a"))
+            loop.post(partial(scheduler.join, "a", 9))
+            assert [output.token_ids async for output in stream] == [(9,), (7,), (8,)]
+        assert await num_held(loop) == 0
+
+
+async def test_a_sequence_that_can_never_run_is_refused_on_entry(make_loop) -> None:
+    async with make_loop() as loop:
+        with pytest.raises(ValueError, match="token_ids must be 0 to 383, got 999"):
+            await collect(loop, make_sequence("a", [999]))
+        with pytest.raises(ValueError, match="the context of 64"):
+            await collect(loop, make_sequence("a", [3] * 60, max_tokens=5))
+        async with loop.lease(make_sequence("a", [3], max_tokens=9)):
+            with pytest.raises(ValueError, match="in the engine already"):
+                await collect(loop, make_sequence("a", [3]))
+        assert len(await collect(loop, make_sequence("a", [3]))) == 4
+
+
+async def test_a_call_returns_or_raises_and_the_engine_goes_on(make_loop) -> None:
+    async with make_loop() as loop, asyncio.timeout(TIMEOUT_S):
+        assert await loop.call(lambda: 41 + 1) == 42
+        with pytest.raises(ZeroDivisionError):
+            await loop.call(lambda: 1 // 0)
+        assert len(await collect(loop, make_sequence("a", [3]))) == 4
+
+
+async def test_cache_changes_are_told_on_the_event_loop(make_loop) -> None:
+    stored: list[BlockKey] = []
+    removed: list[BlockKey] = []
+
+    def on_change(new: list[BlockKey], gone: list[BlockKey]) -> None:
+        asyncio.get_running_loop()
+        stored.extend(new)
+        removed.extend(gone)
+
+    async with make_loop(num_blocks=4, on_cache_change=on_change) as loop:
+        await collect(loop, make_sequence("a", list(range(3, 15)), max_tokens=1))
+        assert len(stored) == 3
+        await collect(loop, make_sequence("b", list(range(30, 42)), max_tokens=1))
+        assert set(removed) < set(stored)
+        keys = await loop.call(loop._engine.scheduler.prefix_cache.keys)
+        assert set(keys) == set(stored) - set(removed)
+
+
+async def test_load_follows_the_engine(make_loop) -> None:
+    async with make_loop() as loop, asyncio.timeout(TIMEOUT_S):
+        assert loop.load.blocks.held == 0
+        async with loop.lease(make_sequence("a", [3] * 6, is_pulled=True)):
+            while (await loop.load_change()).blocks.held == 0:
+                pass
+            assert loop.load.running_sequences == 1
+            loop.post(partial(loop._engine.scheduler.end_pull, "a"))
+        while loop.load.blocks.held > 0:
+            await loop.load_change()
+        assert loop.load.running_sequences == 0
+
+
+async def test_an_engine_whose_work_is_blocked_still_shows_steps(make_loop) -> None:
+    seq = make_sequence("a", [3] * 6, is_pulled=True)
+    async with asyncio.timeout(TIMEOUT_S), make_loop() as loop, loop.lease(seq) as stream:
+        await anext(stream)
+        steps = loop.load.steps
+        while loop.load.steps < steps + 2:
+            await loop.load_change()
+
+
+class FailingRunner(CountingRunner):
+    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
+        raise MemoryError("no room for activations")
+
+
+async def test_when_the_engine_dies_every_stream_and_call_says_so(make_loop) -> None:
+    async with make_loop(FailingRunner()) as loop:
+        seqs = [make_sequence(seq_id, [3]) for seq_id in "ab"]
+        ends = await asyncio.gather(*(collect(loop, s) for s in seqs), return_exceptions=True)
+        assert all(isinstance(end, EngineDied) for end in ends)
+        assert "MemoryError: no room for activations" in str(ends[0])
+        assert loop.failed.is_set()
+        with pytest.raises(EngineDied):
+            await loop.call(lambda: None)
+        with pytest.raises(EngineDied):
+            await collect(loop, make_sequence("c", [3]))
+
+
+async def test_a_call_that_waits_when_the_engine_dies_raises(make_loop) -> None:
+    async with make_loop() as loop, asyncio.timeout(TIMEOUT_S):
+        loop.post(lambda: (_ for _ in ()).throw(RuntimeError("posted")))  # type: ignore[arg-type]
+        with pytest.raises(EngineDied):
+            await loop.call(lambda: None)
+
+
+class PoisonedRunner(CountingRunner):
+    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
+        token_ids = super().execute(plan)
+        is_bad = [seq.seq_id == "bad" for seq in plan.sampled]
+        return [
+            InvalidLogits("the greatest logit of sequence bad is nan") if bad else token_id
+            for bad, token_id in zip(is_bad, token_ids, strict=True)
+        ]
+
+
+async def test_invalid_logits_end_one_stream_and_not_its_neighbour(make_loop) -> None:
+    async with make_loop(PoisonedRunner()) as loop:
+        good, bad = await asyncio.gather(
+            collect(loop, make_sequence("good", [3])),
+            collect(loop, make_sequence("bad", [4])),
+            return_exceptions=True,
+        )
+        assert isinstance(bad, InvalidLogits)
+        assert len(good) == 4
+        assert await num_held(loop) == 0
+
+
+async def test_closing_the_loop_ends_what_still_runs(make_loop) -> None:
+    async with make_loop() as loop:
+        stream_context = loop.lease(make_sequence("a", [3] * 6, is_pulled=True))
+        stream = await stream_context.__aenter__()
+        await anext(stream)
+    with pytest.raises(EngineDied, match="closed"):
+        await anext(stream)
+    await stream_context.__aexit__(None, None, None)
