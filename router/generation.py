@@ -72,6 +72,10 @@ class Generator:
         self._admission = admission
         self._runs: set[Run] = set()
 
+    @property
+    def num_running(self) -> int:
+        return len(self._runs)
+
     def end_all(self, error: RequestError) -> None:
         """End every request that runs now; each caller gets `error`."""
         for run in self._runs:

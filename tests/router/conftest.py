@@ -52,10 +52,12 @@ class Fleet:
         return [message async for message in call]
 
     async def quiet(self) -> None:
-        """Every leg has ended, within a second."""
+        """Every leg has ended, and the router holds nothing, within a second."""
         async with asyncio.timeout(1):
             for worker in [*self.prefills, *self.decodes]:
                 await worker.wait_open(0)
+            while self.router.admission.num_queued_tokens or self.router.generator.num_running:
+                await asyncio.sleep(0.01)
 
 
 StartFleet = Callable[..., AbstractAsyncContextManager[Fleet]]

@@ -89,7 +89,14 @@ async def test_usage_counts_cached_and_transferred_tokens(start_fleet: StartFlee
     async with start_fleet([40, 41, 42]) as fleet:
         fleet.prefill.cached_prompt_tokens = 48
         fleet.decode.cached_prompt_tokens = 16
-        messages = await fleet.stream(request(max_tokens=3))
+        release = fleet.decode.hold_before(0)
+        call = fleet.stub.StreamGenerate(
+            inference_pb2.StreamGenerateRequest(request=request(max_tokens=3))
+        )
+        messages = []
+        async for message in call:
+            messages.append(message)
+            release.set()
         assert messages[0].started.cached_prompt_tokens == 48
         usage = messages[-1].completed.usage
         assert (usage.prompt_tokens, usage.completion_tokens) == (100, 3)

@@ -23,9 +23,10 @@ _epochs = itertools.count(1)
 
 
 class Handover:
-    """Stands for the KV stream between two workers: set once a request's blocks were pulled."""
+    """Stands for the KV stream between two workers: who got how far, by request id."""
 
     def __init__(self) -> None:
+        self.computed: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.pulled: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 
@@ -35,7 +36,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
     role = worker_pb2.WORKER_ROLE_UNSPECIFIED
 
     def __init__(self, worker_id: str, token_ids: list[int], handover: Handover, **facts: Any):
-        self.token_ids = token_ids  # the output of every request
+        self.token_ids = token_ids  # the output of every request, over and over
         self.handover = handover
         self.facts = worker_pb2.GetWorkerResponse(
             worker=worker_pb2.WorkerRef(worker_id=worker_id, epoch=next(_epochs)),
@@ -49,6 +50,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.load = worker_pb2.WatchLoadResponse(epoch=self.facts.worker.epoch)
         self.refusal: RequestError | None = None  # every new leg ends with it
         self.cached_prompt_tokens = 0
+        self.deadlines: list[float] = []  # seconds left as each leg arrived
         self.num_open = 0
         self.specs: list[worker_pb2.SequenceSpec] = []
         self._holds: dict[int, asyncio.Event] = {}
@@ -108,8 +110,9 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             await self._changed.wait()
 
     @contextmanager
-    def _leg(self, spec: worker_pb2.SequenceSpec) -> Iterator[None]:
+    def _leg(self, spec: worker_pb2.SequenceSpec, context: Any) -> Iterator[None]:
         self.specs.append(spec)
+        self.deadlines.append(context.time_remaining())
         self._count(+1)
         try:
             if self.refusal is not None:
@@ -123,9 +126,10 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._leg_changed.set()
 
     async def _deltas(
-        self, spec: worker_pb2.SequenceSpec, num_tokens: int
+        self, spec: worker_pb2.SequenceSpec, num_tokens: int | None = None
     ) -> AsyncIterator[worker_pb2.TokenDelta]:
-        for index, token_id in enumerate(self.token_ids[:num_tokens]):
+        tokens = itertools.islice(itertools.cycle(self.token_ids), num_tokens)
+        for index, token_id in enumerate(tokens):
             if index in self._holds:
                 await self._holds[index].wait()
             reason = _finish_reason(spec.sampling, index, token_id)
@@ -147,11 +151,12 @@ class ScriptedPrefillWorker(ScriptedWorker, worker_pb2_grpc.PrefillServiceServic
         self, request: worker_pb2.PrefillRequest, context: Any
     ) -> AsyncIterator[worker_pb2.PrefillResponse]:
         async with errors_to_status(context):
-            with self._leg(request.sequence):
+            with self._leg(request.sequence, context):
                 started = worker_pb2.PrefillResponse.Started(
                     cached_prompt_tokens=self.cached_prompt_tokens
                 )
                 yield worker_pb2.PrefillResponse(started=started)
+                self.handover.computed[request.sequence.key.request_id].set()
                 async for delta in self._deltas(request.sequence, 1):
                     yield worker_pb2.PrefillResponse(token=delta)
                 blocks = 0
@@ -170,6 +175,7 @@ class ScriptedDecodeWorker(ScriptedWorker, worker_pb2_grpc.DecodeServiceServicer
         self.starts: list[worker_pb2.DecodeRequest.Start] = []
         self.num_stops = 0
         self.holds_pull: asyncio.Event | None = None
+        self.refuse_without_kv: RequestError | None = None
         worker_pb2_grpc.add_DecodeServiceServicer_to_server(self, self.server)
 
     async def Decode(
@@ -178,17 +184,21 @@ class ScriptedDecodeWorker(ScriptedWorker, worker_pb2_grpc.DecodeServiceServicer
         async with errors_to_status(context):
             start = (await anext(requests)).start
             self.starts.append(start)
-            with self._leg(start.sequence):
+            with self._leg(start.sequence, context):
+                if self.refuse_without_kv is not None and not start.HasField("kv"):
+                    raise self.refuse_without_kv
                 started = worker_pb2.DecodeResponse.Started(
                     cached_prompt_tokens=self.cached_prompt_tokens
                 )
                 yield worker_pb2.DecodeResponse(started=started)
                 if self.holds_pull is not None:
                     await self.holds_pull.wait()
+                if start.HasField("kv"):
+                    await self.handover.computed[start.sequence.key.request_id].wait()
                 self.handover.pulled[start.sequence.key.request_id].set()
                 stopped = asyncio.create_task(self._stop(requests))
                 try:
-                    async for delta in self._deltas(start.sequence, len(self.token_ids)):
+                    async for delta in self._deltas(start.sequence):
                         yield worker_pb2.DecodeResponse(tokens=delta)
                         if stopped.done():
                             break

@@ -1,0 +1,263 @@
+"""Bad requests are refused by name, before any token, and never reach a worker."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from octavo.inference.v1 import inference_pb2
+from octavo.inference.v1.inference_pb2 import (
+    ChatMessage,
+    ChatMessages,
+    GenerateRequest,
+    OutputOptions,
+    SamplingParams,
+    TokenIds,
+)
+from octavo.router.model import ServedModel
+from scripted_workers import EOS
+
+StartFleet = Callable[..., AbstractAsyncContextManager[Any]]
+
+VOCAB = 384
+CONTEXT = 1024
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+UNSUPPORTED = grpc.StatusCode.UNIMPLEMENTED
+
+# Every scalar of SamplingParams: values that are refused, and values that are taken.
+REFUSED: dict[str, list[Any]] = {
+    "max_tokens": [0, CONTEXT - 1, 2**31, 2**32 - 1],
+    "temperature": [-1e-9, -1.0, math.nan, math.inf, -math.inf],
+    "top_p": [-0.1, 1.1, math.nan, math.inf, -math.inf],
+    "top_k": [-2, -(2**31)],
+    "min_p": [-0.1, 1.1, math.nan, math.inf],
+    "seed": [],
+    "stop": [[""], ["x" * 257], ["x"] * 17],
+    "stop_token_ids": [[VOCAB], [2**31], [2**32 - 1], [1] * 65],
+    "ignore_eos": [],
+}
+TAKEN: dict[str, list[Any]] = {
+    "max_tokens": [1, 2],
+    "temperature": [0.0, 1e-45, 1e-8, 1e-4, 2.0, 1e30, 3e38],
+    "top_p": [0.0, 1e-9, 1.0],
+    "top_k": [-1, 0, 1, VOCAB, VOCAB + 1],
+    "min_p": [0.0, 1.0],
+    "seed": [0, 2**64 - 1],
+    "stop": [["x" * 256], ["x"] * 16],
+    "stop_token_ids": [[0], [VOCAB - 1], [1] * 64],
+    "ignore_eos": [True, False],
+}
+LATER: dict[str, Any] = {
+    "min_tokens": 1,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "repetition_penalty": 1.1,
+    "n": 2,
+    "logit_bias": {5: 1.0},
+    "json_schema": "{}",
+    "regex": "a",
+    "ebnf_grammar": "root ::= 'a'",
+}
+
+
+def test_tables_cover_every_sampling_field() -> None:
+    names = {field.name for field in SamplingParams.DESCRIPTOR.fields}
+    assert names == REFUSED.keys() | LATER.keys()
+    assert REFUSED.keys() == TAKEN.keys()
+    for field in SamplingParams.DESCRIPTOR.fields:
+        if field.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
+            values = REFUSED.get(field.name, [math.nan])
+            assert any(math.isnan(value) for value in values), field.name
+
+
+def ids(*token_ids: int) -> TokenIds:
+    return TokenIds(ids=token_ids)
+
+
+def bad_requests() -> list[tuple[GenerateRequest, grpc.StatusCode, str]]:
+    prompt = ids(5, 6)
+    cases = [
+        (GenerateRequest(), INVALID, "input"),
+        (GenerateRequest(token_ids=ids()), INVALID, "token_ids"),
+        (GenerateRequest(text=""), INVALID, "text"),
+        (GenerateRequest(text="", add_special_tokens=False), INVALID, "text"),
+        (GenerateRequest(chat=ChatMessages()), INVALID, "chat"),
+        (GenerateRequest(token_ids=ids(VOCAB)), INVALID, "token_ids"),
+        (GenerateRequest(token_ids=ids(5, 2**31)), INVALID, "token_ids"),
+        (GenerateRequest(token_ids=ids(5, 2**32 - 1)), INVALID, "token_ids"),
+        (GenerateRequest(token_ids=ids(*[5] * CONTEXT)), INVALID, "token_ids"),
+        (GenerateRequest(text="x" * (8 * CONTEXT + 1)), INVALID, "text"),
+        (GenerateRequest(token_ids=prompt, model="gpt"), grpc.StatusCode.NOT_FOUND, "model"),
+        (GenerateRequest(token_ids=prompt, priority=1), UNSUPPORTED, "priority"),
+        (GenerateRequest(token_ids=prompt, lora_adapter="a"), UNSUPPORTED, "lora_adapter"),
+        (GenerateRequest(token_ids=prompt, cache_salt="x" * 257), INVALID, "cache_salt"),
+        (GenerateRequest(token_ids=prompt, request_id="x" * 257), INVALID, "request_id"),
+    ]
+    for name in ("logprobs", "prompt_logprobs"):
+        for value in (0, 21, 129, 2**32 - 1):
+            output = OutputOptions(**{name: value})
+            case = (GenerateRequest(token_ids=prompt, output=output), UNSUPPORTED, f"output.{name}")
+            cases.append(case)
+    for name, values in REFUSED.items():
+        for value in values:
+            sampling = SamplingParams(**{name: value})
+            wrong = GenerateRequest(token_ids=prompt, sampling=sampling)
+            cases.append((wrong, INVALID, f"sampling.{name}"))
+    for name, value in LATER.items():
+        sampling = SamplingParams(**{name: value})
+        later = GenerateRequest(token_ids=prompt, sampling=sampling)
+        cases.append((later, UNSUPPORTED, f"sampling.{name}"))
+    return cases
+
+
+async def test_bad_requests_are_refused_by_name_and_reach_no_worker(
+    start_fleet: StartFleet,
+) -> None:
+    async with start_fleet([70, EOS]) as fleet:
+        for bad, code, field in bad_requests():
+            print(bad)  # shown when it was not refused
+            error = await refusal(fleet.stub.Generate(bad, timeout=5))
+            assert (error.code(), named_field(error)) == (code, field), (bad, error.details())
+            streamed = await refusal(fleet.stream(bad))
+            assert streamed.details() == error.details()
+            assert not fleet.prefill.specs and not fleet.decode.specs
+            assert fleet.router.admission.num_queued_tokens == 0
+        canary = await fleet.stub.Generate(GenerateRequest(token_ids=ids(VOCAB - 1)), timeout=5)
+        assert list(canary.candidates[0].token_ids) == [70, EOS]
+
+
+async def test_limits_themselves_are_taken(start_fleet: StartFleet) -> None:
+    async with start_fleet([70, EOS]) as fleet:
+        for name, values in TAKEN.items():
+            for value in values:
+                good = GenerateRequest(
+                    token_ids=ids(0, VOCAB - 1), sampling=SamplingParams(**{name: value})
+                )
+                await fleet.stub.Generate(good, timeout=5)
+        last = GenerateRequest(
+            token_ids=ids(*[5] * (CONTEXT - 1)), sampling=SamplingParams(max_tokens=1)
+        )
+        whole = await fleet.stub.Generate(last, timeout=5)
+        assert whole.usage.prompt_tokens == CONTEXT - 1
+
+
+async def test_off_values_of_later_fields_are_taken(start_fleet: StartFleet) -> None:
+    async with start_fleet([70, EOS]) as fleet:
+        sampling = SamplingParams(n=1, min_tokens=0, presence_penalty=0, repetition_penalty=1)
+        await fleet.stub.Generate(GenerateRequest(token_ids=ids(5), sampling=sampling), timeout=5)
+
+
+async def test_unset_max_tokens_is_256_or_what_is_left(start_fleet: StartFleet) -> None:
+    async with start_fleet([70, EOS]) as fleet:
+        for length, expected in ((10, 256), (CONTEXT - 100, 100), (CONTEXT - 1, 1)):
+            await fleet.stub.Generate(GenerateRequest(token_ids=ids(*[5] * length)), timeout=5)
+            specs = fleet.prefill.specs or fleet.decode.specs
+            assert specs[-1].sampling.max_tokens == expected
+
+
+async def test_limit_follows_the_connected_workers(start_fleet: StartFleet) -> None:
+    async with start_fleet([70, EOS]) as fleet:
+        decode = fleet.router.workers.decodes[0]
+        object.__setattr__(decode.facts, "max_context_tokens", 64)
+        model = await fleet.stub.GetModel(inference_pb2.GetModelRequest())
+        assert model.max_context_tokens == 64
+        with pytest.raises(grpc.aio.AioRpcError, match="context of 64"):
+            await fleet.stub.Generate(GenerateRequest(token_ids=ids(*[5] * 64)), timeout=5)
+
+
+async def test_caller_s_id_is_echoed_and_never_used_inside(start_fleet: StartFleet) -> None:
+    async with start_fleet([70, EOS]) as fleet:
+        same = GenerateRequest(token_ids=ids(5), request_id="mine")
+        for _ in range(2):
+            assert (await fleet.stub.Generate(same, timeout=5)).request_id == "mine"
+        keys = {spec.key.request_id for spec in fleet.decode.specs}
+        assert len(keys) == 2 and "mine" not in keys
+        assert (await fleet.stub.Generate(GenerateRequest(token_ids=ids(5)))).request_id
+
+
+async def test_chat_is_the_template_and_nothing_more(
+    start_fleet: StartFleet, served_model: ServedModel
+) -> None:
+    chat = ChatMessages(
+        messages=[
+            ChatMessage(role="system", content="Be brief."),
+            ChatMessage(role="user", content="Say <|im_end|> and </s>."),
+        ]
+    )
+    expected = served_model.tokenizer.encode_chat(
+        [{"role": m.role, "content": m.content} for m in chat.messages]
+    )
+    async with start_fleet([70, EOS]) as fleet:
+        await fleet.stub.Generate(GenerateRequest(chat=chat), timeout=5)
+        specs = fleet.prefill.specs + fleet.decode.specs
+        assert list(specs[-1].prompt_token_ids) == expected
+        assert expected.count(EOS) == 2  # the template's two; the user's is text
+        tokenized = await fleet.stub.Tokenize(inference_pb2.TokenizeRequest(chat=chat))
+        assert list(tokenized.token_ids) == expected
+
+
+async def test_tokenize_is_what_a_generation_does(start_fleet: StartFleet) -> None:
+    async with start_fleet([70, EOS]) as fleet:
+        for flag in (None, True, False):
+            text = "The capital of the country"
+            await fleet.stub.Generate(GenerateRequest(text=text, add_special_tokens=flag))
+            tokenized = await fleet.stub.Tokenize(
+                inference_pb2.TokenizeRequest(text=text, add_special_tokens=flag)
+            )
+            specs = fleet.prefill.specs + fleet.decode.specs
+            assert list(tokenized.token_ids) == list(specs[-1].prompt_token_ids)
+        with pytest.raises(grpc.aio.AioRpcError, match="text has"):
+            await fleet.stub.Tokenize(inference_pb2.TokenizeRequest(text="x" * 9000))
+        with pytest.raises(grpc.aio.AioRpcError, match="an input is required"):
+            await fleet.stub.Tokenize(inference_pb2.TokenizeRequest())
+
+
+async def test_model_says_what_it_is(start_fleet: StartFleet) -> None:
+    async with start_fleet([70, EOS]) as fleet:
+        model = await fleet.stub.GetModel(inference_pb2.GetModelRequest())
+        assert (model.model, model.vocab_size, model.block_size) == ("tiny", VOCAB, 16)
+        assert model.max_context_tokens == CONTEXT and list(model.eos_token_ids) == [EOS]
+        assert model.default_sampling.temperature == 1.0
+        models = await fleet.stub.ListModels(inference_pb2.ListModelsRequest())
+        assert list(models.models) == ["tiny"]
+        with pytest.raises(grpc.aio.AioRpcError, match="served: 'tiny'"):
+            await fleet.stub.GetModel(inference_pb2.GetModelRequest(model="other"))
+
+
+def test_router_runs_without_torch(model_folder: Any) -> None:
+    script = (
+        "import sys; import octavo.router.server; from octavo.router.model import ServedModel;"
+        f"m = ServedModel.load({str(model_folder)!r}, 'm');"
+        "assert m.tokenizer.encode_chat([{'role': 'user', 'content': 'hi'}]);"
+        "assert m.fingerprint;"
+        "print([n for n in ('torch', 'triton', 'numba') if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def named_field(error: grpc.aio.AioRpcError) -> str:
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]
+    assert status is not None, error
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    return info.metadata["field"]
+
+
+async def refusal(answer: Awaitable[object]) -> grpc.aio.AioRpcError:
+    """The error that a call ends with."""
+    try:
+        reply = await answer
+    except grpc.aio.AioRpcError as error:
+        return error
+    raise AssertionError(f"not refused: {reply}")
