@@ -5,6 +5,10 @@ from typing import Annotated
 
 import typer
 
+from octavo.cli import roles
+from octavo.cli.chat import chat
+from octavo.cli.generate import generate
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -38,6 +42,7 @@ def up(
     """Start router, workers and Redis on this machine; Ctrl-C ends everything."""
     import asyncio
 
+    from octavo.checkpoint.errors import CheckpointError
     from octavo.cli.up import ChildDied, UpConfig, console, run_up
 
     try:
@@ -59,7 +64,7 @@ def up(
         raise typer.BadParameter(str(error)) from error
     try:
         asyncio.run(run_up(config, ask))
-    except (ChildDied, TimeoutError) as error:
+    except (CheckpointError, ChildDied, TimeoutError) as error:
         console.print(f"[red]octavo could not run:[/] {error}")
         raise typer.Exit(1) from error
 
@@ -74,15 +79,13 @@ def fetch_demo() -> None:
     print(asyncio.run(prepare_model("smollm2-135m-instruct")))
 
 
-def _register_roles() -> None:
-    from octavo.cli import roles
-
-    roles.register(app)
+app.command()(generate)
+app.command()(chat)
+roles.register(app)
 
 
 def main() -> None:
     """Entry point of the `octavo` script."""
-    _register_roles()
     app()
 
 

@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1
+from octavo.registry.embedded import LAUNCHER
 
 
 @dataclass(slots=True)
@@ -26,16 +25,13 @@ class Child:
     async def start(self) -> None:
         with self.log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "octavo.cli.app",
-                *self.arguments,
+                *(sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid())),
+                *(sys.executable, "-m", "octavo.cli.app", *self.arguments),
                 env=os.environ | self.env,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which ends all in order
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
 
     @property
@@ -64,7 +60,3 @@ class Child:
     def log_tail(self, num_lines: int = 15) -> str:
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join(lines[-num_lines:])
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -102,9 +102,10 @@ async def prepare_model(name: str) -> Path:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"finding {name}", total=None)
 
-        def show(description: str, fraction: float | None) -> None:
-            total = None if fraction is None else 1.0
-            progress.update(task, description=description, completed=fraction or 0, total=total)
+        def show(stage: str, num_done_bytes: int, num_total_bytes: int) -> None:
+            progress.update(
+                task, description=stage, completed=num_done_bytes, total=num_total_bytes
+            )
 
         return await asyncio.to_thread(resolve_model, name, progress=show)
 
@@ -131,7 +132,9 @@ async def redis_for(config: UpConfig, folder: Path) -> AsyncIterator[str | None]
 def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> list[Child]:
     """Every process with its arguments, workers first."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    shared = ["--model", str(model)] + (["--redis-url", redis_url] if redis_url else [])
+    shared = ["--model", str(model)]
+    # By environment: a command line, and a password in it, can be read by every user.
+    env = worker_environment() | ({"OCTAVO_REDIS_URL": redis_url} if redis_url else {})
     children: list[Child] = []
     sockets: dict[str, list[str]] = {"prefill": [], "decode": []}
     counts = {"prefill": config.prefill_workers, "decode": config.decode_workers}
@@ -146,14 +149,15 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
             arguments += ["--transport", config.transport]
             arguments += ["--cpu-core", str(core)] if core is not None else []
             log = folder / f"{name}.log"
-            children.append(Child(name, arguments, log, worker_environment(), core))
+            children.append(Child(name, arguments, log, env, core))
     router = ["router", *shared, "--listen-address", config.address]
+    router += ["--served-model-name", Path(config.model).name.removesuffix(".gguf")]
     for role, addresses in sockets.items():
         for address in addresses:
             router += [f"--{role}-address", address]
     secret = folder / "cache-secret"
     router += ["--cache-secret-file", str(secret)]
-    children.append(Child("router", router, folder / "router.log"))
+    children.append(Child("router", router, folder / "router.log", env))
     return children
 
 
@@ -246,7 +250,7 @@ def show_ready(
     for child in children:
         core = "" if child.core is None else str(child.core)
         table.add_row(child.name, str(child.pid), core, str(child.log))
-    table.add_row("redis", "", "", redis_url or "none")
+    table.add_row("redis", "", "", "none" if redis_url is None else redis_url.rpartition("@")[2])
     console.print(table)
     console.print(f"ready after {total_s:.1f} s ({model_s:.1f} s of it to find the model)")
     console.print('ask it:  octavo generate "What is a paged KV cache?"     end it:  Ctrl-C')
