@@ -64,13 +64,8 @@ def load_config(path: Path) -> ModelConfig:
         CheckpointError: a field is missing, has the wrong type or contradicts another.
     """
     fields = read_fields(path / CONFIG)
-    architectures = fields.strings("architectures") or []
-    if len(architectures) != 1 or architectures[0] not in FAMILIES:
-        raise UnsupportedModel(
-            f"{fields.where}: architecture {', '.join(architectures) or 'none'} is not supported; "
-            f"known: {', '.join(FAMILIES)}"
-        )
-    family = FAMILIES[architectures[0]]
+    architecture = _architecture(fields)
+    family = FAMILIES[architecture]
     _refuse_unknown(fields)
     max_positions = fields.integer("max_position_embeddings")
     num_heads = fields.integer("num_attention_heads")
@@ -78,7 +73,7 @@ def load_config(path: Path) -> ModelConfig:
     bias = fields.boolean("attention_bias", False)
     eos, bos = _special_token_ids(path, fields, family)
     config = ModelConfig(
-        architecture=architectures[0],
+        architecture=architecture,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=fields.integer("hidden_size"),
         intermediate_size=fields.integer("intermediate_size"),
@@ -101,6 +96,16 @@ def load_config(path: Path) -> ModelConfig:
     )
     _check_sizes(config, fields.where)
     return config
+
+
+def _architecture(fields: Fields) -> str:
+    architectures = fields.strings("architectures") or []
+    if len(architectures) != 1 or architectures[0] not in FAMILIES:
+        raise UnsupportedModel(
+            f"{fields.where}: architecture {', '.join(architectures) or 'none'} is not supported; "
+            f"known: {', '.join(FAMILIES)}"
+        )
+    return architectures[0]
 
 
 def _refuse_unknown(fields: Fields) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from octavo.checkpoint.errors import UnsupportedModel
+from octavo.checkpoint.errors import CheckpointError, UnsupportedModel
 from octavo.checkpoint.gguf_metadata import GgufMetadata
 from octavo.checkpoint.gguf_rope import gguf_rope
 
@@ -12,6 +12,8 @@ ARCHITECTURES = {
     "qwen2": ("Qwen2ForCausalLM", "qwen2"),
     "qwen3": ("Qwen3ForCausalLM", "qwen3"),
 }
+EMBED = "token_embd.weight"
+SPLIT = "split.count"
 HEADS = "attention.head_count"
 WINDOWED_LLAMA = ("MistralForCausalLM", "mistral")
 # End-of-sequence and end-of-turn; chat models stop at either.
@@ -23,17 +25,18 @@ def gguf_config(metadata: GgufMetadata, reader: Any) -> dict[str, object]:
 
     Raises:
         UnsupportedModel: the architecture or the way of its windows and ropes is not known.
+        CheckpointError: a key is missing or has the wrong type, or there is no embedding.
     """
     window = metadata.optional_integer("attention.sliding_window")
     architecture, model_type = _architecture(metadata, window)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
+    if EMBED not in tensors:
+        raise CheckpointError(f"{metadata.where} lacks the tensor {EMBED}")
     hidden, num_heads = metadata.integer("embedding_length"), metadata.integer(HEADS)
-    # GGUF writes shapes innermost first.
-    vocab_size = int(tensors["token_embd.weight"].shape[1]) if "token_embd.weight" in tensors else 0
     config: dict[str, object] = {
         "architectures": [architecture],
         "model_type": model_type,
-        "vocab_size": vocab_size,
+        "vocab_size": int(tensors[EMBED].shape[1]),  # GGUF writes shapes innermost first
         "hidden_size": hidden,
         "intermediate_size": metadata.integer("feed_forward_length"),
         "num_hidden_layers": metadata.integer("block_count"),
@@ -60,6 +63,8 @@ def gguf_generation(metadata: GgufMetadata) -> dict[str, object]:
 
 
 def _architecture(metadata: GgufMetadata, window: int | None) -> tuple[str, str]:
+    if metadata.fields.integer(SPLIT, 1) > 1:
+        raise UnsupportedModel(f"{metadata.where}: {SPLIT}: a file in parts is not supported")
     if metadata.architecture not in ARCHITECTURES:
         raise UnsupportedModel(
             f"{metadata.where}: general.architecture {metadata.architecture!r} is not supported; "

@@ -15,6 +15,7 @@ from octavo.checkpoint.progress import ProgressCallback, silent
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # No pickles: weights come as safetensors or not at all.
+HUB_IGNORED = ["*/*", "consolidated*"]  # the same weights once more, in other formats
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
 
 
@@ -54,7 +55,9 @@ def _download(hub_id: str, report: ProgressCallback) -> Path:
 
     report(f"Looking up {hub_id}", 0, 0)  # huggingface_hub draws its own bars from here on
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=HUB_FILES))
+        return Path(
+            snapshot_download(hub_id, allow_patterns=HUB_FILES, ignore_patterns=HUB_IGNORED)
+        )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ModelNotFound(
             f"{hub_id!r} is no local folder and the hub did not give it: {error}"

@@ -47,15 +47,7 @@ def parse_rope(config: Fields, max_position_embeddings: int) -> RopeConfig:
     rope = config.nested("rope_scaling") or config.nested("rope_parameters")
     if rope is None:
         rope = Fields({}, f"{config.where}: rope_parameters")
-    for name, value in rope.values.items():
-        if isinstance(value, dict):
-            raise UnsupportedModel(f"{rope.where}: a rope of its own for {name} is not supported")
-    for fields in (rope, config):
-        partial = fields.number("partial_rotary_factor", 1.0)
-        if partial != 1.0:
-            raise UnsupportedModel(
-                f"{fields.where}: partial_rotary_factor {partial} is not supported"
-            )
+    _refuse_unknown(rope, config)
     rope_type = rope.string("rope_type", rope.string("type", "default"))
     theta = rope.number("rope_theta", config.number("rope_theta", DEFAULT_THETA))
     if theta <= 1.0:
@@ -78,6 +70,18 @@ def parse_rope(config: Fields, max_position_embeddings: int) -> RopeConfig:
         factor=factor,
         original_max_position_embeddings=max_position_embeddings,
     )
+
+
+def _refuse_unknown(rope: Fields, config: Fields) -> None:
+    for name, value in rope.values.items():
+        if isinstance(value, dict):
+            raise UnsupportedModel(f"{rope.where}: a rope of its own for {name} is not supported")
+    for fields in (rope, config):
+        partial = fields.number("partial_rotary_factor", 1.0)
+        if partial != 1.0:
+            raise UnsupportedModel(
+                f"{fields.where}: partial_rotary_factor {partial} is not supported"
+            )
 
 
 def _parse_llama3(rope: Fields, config: Fields, theta: float, max_positions: int) -> RopeConfig:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
 
 from checkpoints import reference_logits, reference_run
 from checkpoints.paged import PagedPool, PagedSequence, paged_logits
@@ -21,7 +20,7 @@ from octavo.engine.models import load_model
 from octavo.kernels.select import for_device
 
 CPU = torch.device("cpu")
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +53,8 @@ def test_its_tokenizer_cuts_digits_one_by_one(demo: Path) -> None:
 
 
 def test_it_answers_with_the_tokens_and_logits_of_transformers(demo: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(demo)
-    prompt = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True)["input_ids"]
+    tokenizer = Tokenizer.from_file(str(demo / "tokenizer.json"))
+    prompt: list[int] = tokenizer.encode(QUESTION).ids
     expected = reference_run(demo, prompt, 16)
     assert "Paris" in tokenizer.decode(expected.token_ids)
     assert min(expected.margins) > 1e-3  # no near-tie: the tokens must be equal

@@ -169,6 +169,9 @@ def test_what_octavo_does_not_compute_is_refused_by_name(tmp_path: Path, cache: 
     )
     with pytest.raises(UnsupportedModel, match="llama.rope.scaling.type 'longrope'"):
         convert_gguf(longrope)
+    parts = write_gguf(source, tmp_path / "parts.gguf", metadata={"split.count": 2})
+    with pytest.raises(UnsupportedModel, match="split.count"):
+        convert_gguf(parts)
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | {"model_type": "gemma2"}))
     with pytest.raises(UnsupportedModel, match="general.architecture 'gemma2'"):

@@ -45,8 +45,9 @@ class DecoderWeights:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What all layers of one step share; the prefill part's own view of the batch."""
+    """What all layers of one step share: the batch, its angles, and its prefill part."""
 
+    batch: Batch
     cos: torch.Tensor  # [T, R] float32
     sin: torch.Tensor  # [T, R] float32
     prefill_tables: torch.Tensor  # [S - num_decodes, max_blocks]
@@ -83,8 +84,9 @@ class DecoderModel:
         normed = kernels.rms_norm(residual, weights.layers[0].input_norm, eps)
         last = len(weights.layers) - 1
         for index, layer in enumerate(weights.layers):
+            query = self._project(layer, normed, kv[:, index], step)
             window = self.config.sliding_windows[index]
-            attended = self._attend(layer, normed, batch, kv[:, index], step, window)
+            attended = self._attend(query, kv[:, index], step, window)
             if index == last:
                 # Past the last attention no row needs its neighbours: keep those asked for. A chunk
                 # from the middle of a prompt has none, its KV was all that counted.
@@ -103,6 +105,7 @@ class DecoderModel:
         cos, sin = self._rotary.cos_sin(batch)
         start = batch.num_decodes
         return _Step(
+            batch=batch,
             cos=cos,
             sin=sin,
             prefill_tables=batch.block_tables[start:],
@@ -110,16 +113,10 @@ class DecoderModel:
             prefill_start=batch.query_start[start:] - start,
         )
 
-    def _attend(
-        self,
-        layer: LayerWeights,
-        normed: torch.Tensor,
-        batch: Batch,
-        kv_layer: torch.Tensor,
-        step: _Step,
-        window: int,
+    def _project(
+        self, layer: LayerWeights, normed: torch.Tensor, kv_layer: torch.Tensor, step: _Step
     ) -> torch.Tensor:
-        """[T, H] to [T, num_heads * head_dim], before the output projection."""
+        """Store the step's keys and values; return its queries, [T, num_heads, head_dim]."""
         config, kernels = self.config, self._kernels
         heads = layer.qkv(normed).view(len(normed), -1, config.head_dim)
         query, key, value = torch.split(
@@ -129,19 +126,15 @@ class DecoderModel:
             query = kernels.rms_norm(query, layer.q_norm, config.rms_norm_eps)
             key = kernels.rms_norm(key, layer.k_norm, config.rms_norm_eps)
         kernels.rotary(query, key, step.cos, step.sin)
-        kernels.store_kv(key, value, kv_layer, batch.slot_mapping)
-        return self._attention(query, kv_layer, batch, step, window).flatten(1)
+        kernels.store_kv(key, value, kv_layer, step.batch.slot_mapping)
+        return query
 
-    def _attention(
-        self,
-        query: torch.Tensor,
-        kv_layer: torch.Tensor,
-        batch: Batch,
-        step: _Step,
-        window: int,
+    def _attend(
+        self, query: torch.Tensor, kv_layer: torch.Tensor, step: _Step, window: int
     ) -> torch.Tensor:
-        """Decode rows first, prefill rows after them. query: [T, num_heads, head_dim]."""
-        num_decodes, parts = batch.num_decodes, []
+        """Attention of decode rows, then of prefill rows: [T, num_heads * head_dim]."""
+        batch, parts = step.batch, []
+        num_decodes = batch.num_decodes
         if num_decodes > 0:
             tables, lens = batch.block_tables[:num_decodes], batch.seq_lens[:num_decodes]
             parts.append(
@@ -161,4 +154,5 @@ class DecoderModel:
                     window,
                 )
             )
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        attended = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return attended.flatten(1)

@@ -3,6 +3,7 @@
 safetensors --map--> [N, K] as stored --cast, concatenate--> one matrix per product --pack--> Linear
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -40,35 +41,28 @@ def load_model(
     return DecoderModel(config, weights, kernels, device)
 
 
+@dataclass(frozen=True, slots=True)
 class _Loader:
     """Reads one checkpoint; gone once the model stands."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        files: WeightFiles,
-        dtype: torch.dtype,
-        device: torch.device,
-        kernels: Kernels,
-    ) -> None:
-        self._config = config
-        self._files = files
-        self._dtype = dtype
-        self._device = device
-        self._kernels = kernels
+    config: ModelConfig
+    files: WeightFiles
+    dtype: torch.dtype
+    device: torch.device
+    kernels: Kernels
 
     @torch.inference_mode()
     def load(self) -> DecoderWeights:
         embed = self._tensor(EMBED)
         return DecoderWeights(
             embed=embed,
-            layers=[self._layer(index) for index in range(self._config.num_layers)],
+            layers=[self._layer(index) for index in range(self.config.num_layers)],
             norm=self._tensor(FINAL_NORM),
-            head=self._kernels.pack_linear(self._head(embed), None),
+            head=self.kernels.pack_linear(self._head(embed), None),
         )
 
     def _layer(self, index: int) -> LayerWeights:
-        config = self._config
+        config = self.config
         q_norm = k_norm = None
         if config.qk_norm:
             q_norm = self._tensor(layer_name(index, "self_attn.q_norm.weight"))
@@ -89,16 +83,16 @@ class _Loader:
         """One product for all names, their outputs side by side."""
         weight = self._joined([f"{name}.weight" for name in names])
         bias = self._joined([f"{name}.bias" for name in names]) if has_bias else None
-        return self._kernels.pack_linear(weight, bias)
+        return self.kernels.pack_linear(weight, bias)
 
     def _joined(self, names: list[str]) -> torch.Tensor:
         """The tensors one below the other, written straight into their place."""
-        shapes = [self._files.tensors[name].shape for name in names]
+        shapes = [self.files.tensors[name].shape for name in names]
         num_rows = sum(shape[0] for shape in shapes)
-        joined = torch.empty((num_rows, *shapes[0][1:]), dtype=self._dtype, device=self._device)
+        joined = torch.empty((num_rows, *shapes[0][1:]), dtype=self.dtype, device=self.device)
         start = 0
         for name, shape in zip(names, shapes, strict=True):
-            joined[start : start + shape[0]].copy_(self._files.load(name))
+            joined[start : start + shape[0]].copy_(self.files.load(name))
             start += shape[0]
         return joined
 
@@ -107,10 +101,10 @@ class _Loader:
         return self._joined([name])
 
     def _head(self, embed: torch.Tensor) -> torch.Tensor:
-        if not self._config.tie_word_embeddings:
+        if not self.config.tie_word_embeddings:
             return self._tensor(HEAD)
-        if HEAD in self._files.tensors and not torch.equal(
-            self._files.load(HEAD), self._files.load(EMBED)
+        if HEAD in self.files.tensors and not torch.equal(
+            self.files.load(HEAD), self.files.load(EMBED)
         ):
             raise CheckpointError(
                 f"config.json ties the embeddings, but tensor {HEAD} differs from {EMBED}"

@@ -152,7 +152,7 @@ def test_dynamic_rope_stretches_with_the_length_of_each_sequence(
     pool = PagedPool(model)
     prompts = [prompt(length) for length in (129, 60, 256)]
     logits = pool.step([(PagedSequence(), token_ids) for token_ids in prompts])
-    for token_ids, own in zip(prompts, logits.split([129, 60, 256]), strict=True):
+    for token_ids, own in zip(prompts, torch.split(logits, [129, 60, 256]), strict=True):
         expected = reference_logits(path, token_ids)
         torch.testing.assert_close(own, expected, atol=TOLERANCE, rtol=0)
 
