@@ -8,6 +8,7 @@ Only the engine thread touches the scheduler, the block pool and the device.
 """
 
 import asyncio
+import gc
 import logging
 import queue
 import threading
@@ -56,12 +57,15 @@ class EngineLoop:
 
     async def __aenter__(self) -> Self:
         self._asyncio_loop = asyncio.get_running_loop()
+        # A full collection over the libraries' objects would cost more than a step's scheduling.
+        gc.freeze()
         self._thread.start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._inbox.put(None)
         await asyncio.to_thread(self._thread.join)
+        gc.unfreeze()
         self._end_all(EngineDied("the engine loop was closed"))
 
     @asynccontextmanager
