@@ -65,7 +65,7 @@ def up(
     try:
         asyncio.run(run_up(config, ask))
     except (CheckpointError, ChildDied, TimeoutError) as error:
-        console.print(f"[red]octavo could not run:[/] {error}")
+        console.print("[red]octavo could not run:[/]", str(error), soft_wrap=True, highlight=False)
         raise typer.Exit(1) from error
 
 
