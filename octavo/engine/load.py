@@ -1,8 +1,10 @@
 """Samples that an engine gives of itself: how busy it is, and what it has done since its start."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from octavo.engine.block_pool import BlockCounts
+from octavo.engine.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +33,11 @@ class Counters:
     # Slots written over slots in held blocks, summed over steps; a shared block counts once.
     live_slot_steps: int = 0
     allocated_slot_steps: int = 0
+
+    def count_step(self, holders: Iterable[Sequence], num_held: int, block_size: int) -> None:
+        """Add a step after which these sequences hold num_held distinct blocks."""
+        # Only private blocks are partly empty: shared ones are full.
+        empty = sum(len(seq.block_ids) * block_size - seq.num_computed_tokens for seq in holders)
+        self.steps += 1
+        self.live_slot_steps += num_held * block_size - empty
+        self.allocated_slot_steps += num_held * block_size

@@ -81,7 +81,7 @@ class EngineLoop:
         if seq.seq_id in self._streams:
             raise ValueError(f"sequence {seq.seq_id} is in the engine already")
         stream = self._streams[seq.seq_id] = SequenceStream()
-        self._inbox.put(partial(self._engine.scheduler.add, seq))
+        self._inbox.put(partial(self._add, seq, stream))
         try:
             yield stream
         finally:
@@ -147,6 +147,13 @@ class EngineLoop:
             can_advance = True
             if not scheduler.has_work:
                 self._publish([])  # an idle engine still tells what it holds
+
+    def _add(self, seq: Sequence, stream: SequenceStream) -> None:
+        try:
+            self._engine.scheduler.add(seq)
+        except ValueError as error:
+            # An earlier sequence of this id is gone, and a copy still writes its blocks.
+            self._asyncio_loop.call_soon_threadsafe(stream.fail, error)
 
     def _answer(self, function: Callable[[], Result], future: asyncio.Future[Result]) -> None:
         try:

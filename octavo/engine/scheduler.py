@@ -9,6 +9,7 @@ computes some of the difference. One token behind is a decode row, more is a chu
 """
 
 from collections.abc import Sequence as Listed
+from itertools import chain
 
 from octavo.block_key import root_key
 from octavo.engine.admission import Admission
@@ -67,7 +68,7 @@ class Scheduler:
             ValueError: it can never run; the message names the limit.
         """
         self.limits.check(seq)
-        if seq.seq_id in self._sequences:
+        if seq.seq_id in self._sequences or seq.seq_id in self._pulls:
             raise ValueError(f"sequence {seq.seq_id} is in the engine already")
         seq.arrival = self.totals.requests
         seq.root_key = root_key(seq.group_key, self._model_fingerprint)
@@ -294,14 +295,5 @@ class Scheduler:
         self._outputs.append(output)
 
     def _count_step(self) -> None:
-        block_size = self.limits.block_size
-        allocated = self.pool.num_held * block_size
-        # Only private blocks are partly empty: shared ones are full.
-        empty = sum(
-            len(seq.block_ids) * block_size - seq.num_computed_tokens
-            for seqs in (self._running, self._filling.values(), self._lingering.values())
-            for seq in seqs
-        )
-        self.totals.steps += 1
-        self.totals.live_slot_steps += allocated - empty
-        self.totals.allocated_slot_steps += allocated
+        holders = chain(self._running, self._filling.values(), self._lingering.values())
+        self.totals.count_step(holders, self.pool.num_held, self.limits.block_size)

@@ -104,6 +104,18 @@ async def test_a_sequence_that_can_never_run_is_refused_on_entry(make_loop) -> N
         assert len(await collect(loop, make_sequence("a", [3]))) == 4
 
 
+async def test_an_id_whose_blocks_are_still_written_is_refused_and_the_engine_goes_on(
+    make_loop,
+) -> None:
+    async with make_loop() as loop, asyncio.timeout(TIMEOUT_S):
+        async with loop.lease(make_sequence("a", [3] * 6, is_pulled=True)) as stream:
+            await anext(stream)
+        with pytest.raises(ValueError, match="in the engine already"):
+            await collect(loop, make_sequence("a", [3]))
+        loop.post(partial(loop._engine.scheduler.end_pull, "a"))
+        assert len(await collect(loop, make_sequence("a", [3]))) == 4
+
+
 async def test_a_call_returns_or_raises_and_the_engine_goes_on(make_loop) -> None:
     async with make_loop() as loop, asyncio.timeout(TIMEOUT_S):
         assert await loop.call(lambda: 41 + 1) == 42

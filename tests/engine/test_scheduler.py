@@ -228,21 +228,19 @@ def test_a_leased_sequence_shows_every_chunk_and_keeps_its_blocks() -> None:
 
 
 def test_a_duplicate_that_a_lease_has_shown_stays_until_its_release() -> None:
-    scheduler, runner = make_scheduler(16, max_num_batched_tokens=6), CountingRunner()
-    leased = make_sequence("a", [1] * 8, max_tokens=1, is_leased=True)
+    scheduler, runner = make_scheduler(16, max_num_batched_tokens=12), CountingRunner()
+    first = make_sequence("a", [1] * 9, max_tokens=9)
+    leased = make_sequence("b", [1] * 8, max_tokens=1, is_leased=True)
+    scheduler.add(first)
     scheduler.add(leased)
-    (shown,) = step(scheduler, runner)  # 6 of 8 tokens: block 1 is shown half written
-    other = make_sequence("b", [1] * 9, max_tokens=1)
-    scheduler.limits = make_scheduler(16).limits
-    scheduler.add(other)
-    scheduler._running.remove(leased)  # let the other one overtake
-    step(scheduler, runner)
-    scheduler._running.add(leased)
-    (ended,) = step(scheduler, runner)
-    assert ended.block_ids[1] != shown.block_ids[1]
-    assert scheduler.pool.num_owners(shown.block_ids[1]) == 1
-    scheduler.release("a")
-    assert scheduler.pool.num_held == 0
+    shown = step(scheduler, runner)[1]
+    assert shown.num_computed_tokens == 3  # block 0 is shown three quarters written
+    ended = step(scheduler, runner)[1]
+    assert list(ended.block_ids) == first.block_ids[:2]
+    owners = [scheduler.pool.num_owners(block_id) for block_id in shown.block_ids]
+    assert owners == [1, 0]  # a reader may be in the first, nobody heard of the second
+    scheduler.release("b")
+    assert scheduler.pool.num_owners(shown.block_ids[0]) == 0
 
 
 def test_invalid_logits_end_their_own_sequence_and_no_other() -> None:
