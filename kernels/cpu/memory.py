@@ -1,0 +1,77 @@
+"""Raw memory inside numba code: int64 addresses to integers, buffers, copies and prefetches."""
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu.lanes import I32, I64
+
+i64 = types.int64
+
+
+@intrinsic
+def read_i32(typing, address, index):
+    def generate(context, builder, signature, args):
+        source = lanes.pointer(builder, *args, 4, I32)
+        return builder.sext(builder.load(source), I64)
+
+    return i64(i64, i64), generate
+
+
+@intrinsic
+def read_i64(typing, address, index):
+    def generate(context, builder, signature, args):
+        return builder.load(lanes.pointer(builder, *args, 8, I64))
+
+    return i64(i64, i64), generate
+
+
+@intrinsic
+def borrow(typing, num_bytes):
+    """Address of a new buffer, to be aligned by the caller and ended with `give_back`.
+
+    An array would not do: numba frees it after its last use as an array, while its address is
+    still in use.
+    """
+
+    def generate(context, builder, signature, args):
+        return builder.ptrtoint(context.nrt.allocate(builder, args[0]), I64)
+
+    return i64(i64), generate
+
+
+@intrinsic
+def give_back(typing, address):
+    def generate(context, builder, signature, args):
+        context.nrt.free(builder, builder.inttoptr(args[0], ir.IntType(8).as_pointer()))
+        return context.get_dummy_value()
+
+    return types.none(i64), generate
+
+
+@intrinsic
+def copy_bytes(typing, destination, source, num_bytes):
+    """memcpy; the two spans must not overlap."""
+
+    def generate(context, builder, signature, args):
+        kind = ir.IntType(8).as_pointer()
+        target, source = (builder.inttoptr(a, kind) for a in args[:2])
+        lanes.copy_bytes(builder, target, source, args[2])
+        return context.get_dummy_value()
+
+    return types.none(i64, i64, i64), generate
+
+
+@intrinsic
+def prefetch(typing, address):
+    """Ask for the cache line at `address`; harmless wherever it points."""
+
+    def generate(context, builder, signature, args):
+        kind = ir.IntType(8).as_pointer()
+        function_type = ir.FunctionType(ir.VoidType(), [kind, I32, I32, I32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        builder.call(function, [builder.inttoptr(args[0], kind), I32(0), I32(3), I32(1)])
+        return context.get_dummy_value()
+
+    return types.none(i64), generate

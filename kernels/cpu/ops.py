@@ -1,0 +1,43 @@
+"""The CPU kernels under the names and signatures of `octavo.kernels.reference`.
+
+Dtypes: float32, bfloat16, float16. Everything but the linear layers is numba code, compiled on
+first use for each dtype and kept in a cache on disk; `warm_up` gets that over with.
+"""
+
+import torch
+
+from octavo.kernels.cpu.activation import silu_mul
+from octavo.kernels.cpu.decode import decode_attention
+from octavo.kernels.cpu.linear import pack_linear
+from octavo.kernels.cpu.norm import add_rms_norm, rms_norm
+from octavo.kernels.cpu.prefill import prefill_attention
+from octavo.kernels.cpu.rotary import rotary
+from octavo.kernels.cpu.store import store_kv
+
+__all__ = [
+    "add_rms_norm",
+    "decode_attention",
+    "pack_linear",
+    "prefill_attention",
+    "rms_norm",
+    "rotary",
+    "silu_mul",
+    "store_kv",
+    "warm_up",
+]
+
+
+def warm_up(dtype: torch.dtype) -> None:
+    """Compile every kernel for `dtype`, or load it from the cache, so that no request waits."""
+    head = torch.zeros(1, 1, 16, dtype=dtype)
+    kv_layer = torch.zeros(1, 2, 1, 8, 16, dtype=dtype)
+    table, length = torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, dtype=torch.int32)
+    query_start = torch.tensor([0, 1], dtype=torch.int32)
+    angles = torch.zeros(1, 8)
+    row, weight = head.view(1, 16), torch.ones(16, dtype=dtype)
+    rotary(head, head, angles, angles)
+    store_kv(head, head, kv_layer, torch.zeros(1, dtype=torch.int64))
+    decode_attention(head, kv_layer, table, length, 1.0)
+    prefill_attention(head, kv_layer, table, length, query_start, 1.0)
+    add_rms_norm(row, rms_norm(row, weight, 1e-5), weight, 1e-5)
+    silu_mul(row)

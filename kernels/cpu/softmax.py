@@ -1,0 +1,53 @@
+"""Online softmax of one row of scores, in powers of two (scores come times log2(e))."""
+
+import numpy as np
+
+from octavo.kernels.cpu.jit import inlined
+from octavo.kernels.cpu.vector import (
+    FLOAT,
+    LANES,
+    add,
+    exp2,
+    first_lane,
+    keep_between,
+    load,
+    max_lanes,
+    maximum,
+    mul,
+    splat,
+    store,
+    sub,
+    sum_lanes,
+)
+
+MINUS_INFINITY = np.float32(-np.inf)
+
+
+@inlined
+def softmax(scores, low, high, end, highest, total, h, output, width):
+    """scores[low:high] to weights 2 ** (score - maximum), the rest of scores[:end] to 0.
+
+    highest[h], total[h]: the row's running maximum and sum of weights; output [width], its weighted
+    sum so far, is rescaled when the maximum grows. end is a multiple of 16, high is above low.
+    """
+    top = splat(MINUS_INFINITY)
+    for i in range(0, end, LANES):
+        v = load(FLOAT, scores, i)
+        if i < low or i + LANES > high:
+            v = keep_between(v, low - i, high - i, MINUS_INFINITY)
+            store(FLOAT, scores, i, v)
+        top = maximum(v, top)
+    peak = max_lanes(top)
+    if not peak <= highest[h]:
+        factor = exp2(splat(highest[h] - peak))
+        highest[h] = peak
+        total[h] *= first_lane(factor)
+        for i in range(0, width, LANES):
+            store(FLOAT, output, i, mul(load(FLOAT, output, i), factor))
+    peaks = splat(highest[h])
+    added = splat(np.float32(0.0))
+    for i in range(0, end, LANES):
+        weights = exp2(sub(load(FLOAT, scores, i), peaks))
+        store(FLOAT, scores, i, weights)
+        added = add(added, weights)
+    total[h] += sum_lanes(added)
