@@ -3,18 +3,15 @@
 import time
 from dataclasses import dataclass, field
 
-import grpc
-
-from octavo.decode_worker.prompt_pull import PromptPuller
+from octavo.decode_worker.prompt_pull import PromptPull
 from octavo.engine.sequence import Sequence, SequenceOutput
 from octavo.engine.stream import SequenceStream
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.transfer.progress import UNFINISHED
+from octavo.worker.attempts import Write
 from octavo.worker.request_time import duration
 from octavo.worker.stream_scope import StreamScope
 from octavo.worker.token_delta import token_delta
-
-DecodeContext = grpc.aio.ServicerContext[worker_pb2.DecodeRequest, worker_pb2.DecodeResponse]
 
 
 class StoppedEarly(Exception):
@@ -26,7 +23,7 @@ class Generation:
     """Writes what happens to a sequence."""
 
     seq: Sequence
-    context: DecodeContext
+    write: Write[worker_pb2.DecodeResponse]
     arrived: float
     transfer_s: float = 0.0
     computed_s: float = 0.0
@@ -38,22 +35,17 @@ class Generation:
         """End the sequence early; its stream still ends well."""
         self._stop.end(StoppedEarly())
 
-    async def fill(
-        self, stream: SequenceStream, puller: PromptPuller, start: worker_pb2.DecodeRequest.Start
-    ) -> None:
+    async def fill(self, stream: SequenceStream, pull: PromptPull) -> None:
         """Reserve, pull and join; a first token that ends the sequence is all there is to do."""
         reserved = await anext(stream)
         began = time.monotonic()
-        # The reservation guards the blocks from here on, so its pull must be accounted for before
-        # anything else can fail.
-        with puller.reservation(self.seq, reserved, start) as pull:
-            await self._start(reserved)
-            token = await pull.run()
-            self.num_transferred_blocks = pull.num_blocks
+        await self._start(reserved)
+        token = await pull.run(reserved)
+        self.num_transferred_blocks = pull.num_blocks
         self.transfer_s = time.monotonic() - began
         if token.finish_reason != UNFINISHED:
             self.is_finished = True
-            await self.context.write(worker_pb2.DecodeResponse(tokens=token))
+            await self.write(worker_pb2.DecodeResponse(tokens=token))
 
     async def stream(self, stream: SequenceStream) -> None:
         """Write tokens until the sequence ends or is stopped."""
@@ -79,14 +71,14 @@ class Generation:
             transferred_blocks=self.num_transferred_blocks,
             preemptions=self.seq.num_preemptions,
         )
-        await self.context.write(worker_pb2.DecodeResponse(completed=completed))
+        await self.write(worker_pb2.DecodeResponse(completed=completed))
 
     async def _start(self, output: SequenceOutput) -> None:
         started = worker_pb2.DecodeResponse.Started(cached_prompt_tokens=output.num_cached_tokens)
-        await self.context.write(worker_pb2.DecodeResponse(started=started))
+        await self.write(worker_pb2.DecodeResponse(started=started))
 
     async def _write_tokens(self, output: SequenceOutput) -> None:
         if not self.seq.is_pulled and self.computed_s == 0.0:
             self.computed_s = time.monotonic() - self.seq.admitted_at
         delta = token_delta(output.first_index, output.token_ids, output.finish_reason)
-        await self.context.write(worker_pb2.DecodeResponse(tokens=delta))
+        await self.write(worker_pb2.DecodeResponse(tokens=delta))

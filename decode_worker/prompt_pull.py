@@ -42,16 +42,14 @@ class PromptPuller:
             pass
 
     @contextmanager
-    def reservation(
-        self,
-        seq: Sequence,
-        reserved: SequenceOutput,
-        start: worker_pb2.DecodeRequest.Start,
-    ) -> Iterator["PromptPull"]:
-        """On exit no new copy begins; the blocks are let go when the last one has ended."""
+    def pull(self, seq: Sequence, start: worker_pb2.DecodeRequest.Start) -> Iterator["PromptPull"]:
+        """Goes around the sequence's lease: the engine may have reserved blocks before we know.
+
+        On exit no new copy begins; the blocks are let go when the last one has ended.
+        """
         fence = CopyFence(partial(self.loop.post, partial(self.scheduler.end_pull, seq.seq_id)))
         try:
-            yield PromptPull(self, seq, reserved, start, fence)
+            yield PromptPull(self, seq, start, fence)
         finally:
             fence.close()
 
@@ -62,12 +60,11 @@ class PromptPull:
 
     puller: PromptPuller
     seq: Sequence
-    reserved: SequenceOutput
     start: worker_pb2.DecodeRequest.Start
     fence: CopyFence
     num_blocks: int = 0  # received and verified
 
-    async def run(self) -> worker_pb2.TokenDelta:
+    async def run(self, reserved: SequenceOutput) -> worker_pb2.TokenDelta:
         """Pull, then join unless the first token ends the sequence; returns that token.
 
         Raises:
@@ -76,7 +73,7 @@ class PromptPull:
         puller = self.puller
         async with (
             puller.peers.use(self.start.kv.prefill) as peer,
-            open_pull(puller.path, peer, self._order(), self.fence) as pull,
+            open_pull(puller.path, peer, self._order(reserved), self.fence) as pull,
         ):
             token = await pull.receive()
             self.num_blocks = pull.num_blocks
@@ -88,7 +85,7 @@ class PromptPull:
                 puller.loop.post(partial(puller.scheduler.join, self.seq.seq_id, token_id))
             return token
 
-    def _order(self) -> PullOrder:
+    def _order(self, reserved: SequenceOutput) -> PullOrder:
         block_size = self.puller.path.kv_cache.layout.block_size
         spec = self.start.sequence
         token_ids = [*spec.prompt_token_ids, *spec.output_token_ids]
@@ -96,7 +93,7 @@ class PromptPull:
         return PullOrder(
             key=spec.key,
             prompt_digest=prompt_digest(spec.group_key, token_ids),
-            first_block=self.reserved.num_computed_tokens // block_size,
-            block_ids=self.reserved.block_ids[:num_blocks],
+            first_block=reserved.num_computed_tokens // block_size,
+            block_ids=reserved.block_ids[:num_blocks],
             timeout_s=self.puller.max_request_s,
         )

@@ -107,9 +107,8 @@ def _decode_servicer(
         eos_token_ids=frozenset(engine.model_config.eos_token_ids),
         local_prefill_max_tokens=config.local_prefill_max_tokens,
         puller=puller,
-        attempts=Attempts(_no_state),
+        attempts=Attempts(_no_state, config.max_request_s),
         streams=streams,
-        max_request_s=config.max_request_s,
     )
 
 

@@ -11,7 +11,9 @@ import logging
 import time
 from dataclasses import dataclass
 
-from octavo.decode_worker.generation import DecodeContext, Generation
+import grpc
+
+from octavo.decode_worker.generation import Generation
 from octavo.decode_worker.prompt_pull import PromptPuller
 from octavo.engine.loop import EngineLoop
 from octavo.engine.scheduler import Scheduler
@@ -21,13 +23,14 @@ from octavo.rpc.errors import InvalidRequest, Precondition, RequestError, errors
 from octavo.worker.attempts import Attempt, Attempts
 from octavo.worker.engine_errors import engine_errors
 from octavo.worker.open_streams import OpenStreams
-from octavo.worker.request_time import at_most
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
 
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 5.0
 DECODE = "decode"
+
+DecodeContext = grpc.aio.ServicerContext[worker_pb2.DecodeRequest, worker_pb2.DecodeResponse]
 
 
 @dataclass(slots=True)
@@ -42,7 +45,6 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
     puller: PromptPuller
     attempts: Attempts[None]
     streams: OpenStreams
-    max_request_s: float
 
     async def Decode(self, _: object, context: DecodeContext) -> None:
         """The first message starts the request; the stream is the lease on its blocks."""
@@ -51,15 +53,14 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
             start = await _read_start(context)
             spec = read_sequence(start.sequence, self.limits)
             with self.streams.one(), engine_errors():
-                async with at_most(self.max_request_s):
-                    seq = self._sequence(spec, is_pulled=start.HasField("kv"))
-                    if seq.is_pulled:
-                        await self.puller.meet(start.kv.prefill)
-                    else:
-                        await self._check_tail(seq)
-                    async with self.attempts.leg(spec.key, DECODE) as attempt:
-                        attempt.join(DECODE)
-                        await self._run(seq, start, attempt, context, arrived)
+                seq = self._sequence(spec, is_pulled=start.HasField("kv"))
+                if seq.is_pulled:
+                    await self.puller.meet(start.kv.prefill)
+                else:
+                    await self._check_tail(seq)
+                async with self.attempts.leg(spec.key, DECODE) as attempt:
+                    attempt.join(DECODE)
+                    await self._run(seq, start, attempt, context, arrived)
 
     async def _run(
         self,
@@ -69,14 +70,15 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
         context: DecodeContext,
         arrived: float,
     ) -> None:
-        generation = Generation(seq, context, arrived)
+        generation = Generation(seq, attempt.writer(DECODE, context.write), arrived)
         reader = asyncio.create_task(_read_stops(context, generation, attempt))
         try:
-            async with self.loop.lease(seq) as stream:
-                if seq.is_pulled:
-                    await generation.fill(stream, self.puller, start)
-                await generation.stream(stream)
-                await generation.complete()
+            with self.puller.pull(seq, start) as pull:
+                async with self.loop.lease(seq) as stream:
+                    if seq.is_pulled:
+                        await generation.fill(stream, pull)
+                    await generation.stream(stream)
+                    await generation.complete()
         finally:
             reader.cancel()
 

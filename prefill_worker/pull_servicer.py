@@ -101,7 +101,12 @@ class PullServicer:
         progress = attempt.state.take(opening.prompt_digest, opening.first_block)
         attempt.join(PULL)
         window = Window(MAX_UNACKNOWLEDGED_CHUNKS, self.stall_s, attempt.end)
-        sender = ChunkSender(self.path, self._segment_of(opening.transport), window, context.write)
+        sender = ChunkSender(
+            self.path,
+            self._segment_of(opening.transport),
+            window,
+            attempt.writer(PULL, context.write),
+        )
         acknowledgements = asyncio.create_task(_read_acknowledgements(context, window, attempt))
         try:
             attempt.state.acknowledge(await sender.send(progress, opening.first_block))

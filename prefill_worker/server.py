@@ -65,7 +65,8 @@ async def running_prefill_worker(
 ) -> AsyncIterator[PrefillWorker]:
     """All parts of a prefill worker, running and listening."""
     facts = facts_of(config, engine, "prefill")
-    streams, handovers, news = OpenStreams(), Handovers(Handover), CacheNews()
+    handovers = Handovers(Handover, config.max_request_s)
+    streams, news = OpenStreams(), CacheNews()
     with _send_path(config, engine, facts) as path:
         async with EngineLoop(engine, news) as loop:
             server = Server(SERVICES)
@@ -76,7 +77,6 @@ async def running_prefill_worker(
                 eos_token_ids=frozenset(engine.model_config.eos_token_ids),
                 handovers=handovers,
                 streams=streams,
-                max_request_s=config.max_request_s,
             )
             pulls = PullServicer(facts.worker.epoch, facts.layout, path, handovers, streams)
             workers = WorkerServicer(facts, engine, loop, streams, path.counters)

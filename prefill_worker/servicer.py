@@ -16,9 +16,10 @@ from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.prefill_worker.handover import PREFILL, PULL, Handover, Handovers
 from octavo.rpc.errors import errors_to_status
 from octavo.transfer.progress import PromptProgress
+from octavo.worker.attempts import Write
 from octavo.worker.engine_errors import engine_errors
 from octavo.worker.open_streams import OpenStreams
-from octavo.worker.request_time import at_most, duration
+from octavo.worker.request_time import duration
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
 from octavo.worker.token_delta import token_delta
 
@@ -35,7 +36,6 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
     eos_token_ids: frozenset[int]
     handovers: Handovers
     streams: OpenStreams
-    max_request_s: float
 
     async def Prefill(self, request: worker_pb2.PrefillRequest, context: PrefillContext) -> None:
         """Ends normally only after the pull, if there is one, acknowledged the last block."""
@@ -44,17 +44,15 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
             spec = read_sequence(request.sequence, self.limits)
             is_known = self.handovers.is_open(spec.key)
             with self.streams.one(belongs_to_open_request=is_known), engine_errors():
-                async with (
-                    at_most(self.max_request_s),
-                    self.handovers.leg(spec.key, PREFILL) as attempt,
-                ):
+                async with self.handovers.leg(spec.key, PREFILL) as attempt:
                     progress = PromptProgress(len(spec.token_ids), self.block_size)
                     digest = prompt_digest(spec.group_key, spec.token_ids)
                     attempt.state.offer(digest, progress, request.will_be_pulled)
                     attempt.join(PREFILL)
                     if request.will_be_pulled:
                         await attempt.wait_for(PULL)
-                    prefill = _Prefill(spec, attempt.state, progress, context)
+                    write = attempt.writer(PREFILL, context.write)
+                    prefill = _Prefill(spec, attempt.state, progress, write)
                     await prefill.run(self.loop, self.eos_token_ids, arrived)
 
 
@@ -65,7 +63,7 @@ class _Prefill:
     spec: SequenceSpec
     handover: Handover
     progress: PromptProgress
-    context: PrefillContext
+    write: Write[worker_pb2.PrefillResponse]
 
     async def run(self, loop: EngineLoop, eos_token_ids: frozenset[int], arrived: float) -> None:
         seq = Sequence(
@@ -89,7 +87,7 @@ class _Prefill:
             prefill=duration(computed - seq.admitted_at),
             transferred_blocks=self.handover.num_transferred_blocks,
         )
-        await self.context.write(worker_pb2.PrefillResponse(completed=completed))
+        await self.write(worker_pb2.PrefillResponse(completed=completed))
 
     async def _tell(self, output: SequenceOutput) -> None:
         """The pull first: what the router reads of this must not hold it up."""
@@ -103,9 +101,9 @@ class _Prefill:
             started = worker_pb2.PrefillResponse.Started(
                 cached_prompt_tokens=output.num_cached_tokens
             )
-            await self.context.write(worker_pb2.PrefillResponse(started=started))
+            await self.write(worker_pb2.PrefillResponse(started=started))
         if token is not None:
-            await self.context.write(worker_pb2.PrefillResponse(token=token))
+            await self.write(worker_pb2.PrefillResponse(token=token))
 
     def _finish_reason(self, reason: FinishReason | None) -> FinishReason | None:
         """Every sequence here ends after one token; whether the request does is another matter."""

@@ -10,18 +10,20 @@ message must not run a request again.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from octavo.rpc.errors import Aborted, Duplicate, NoWorker, RequestError
+from octavo.rpc.errors import Aborted, Duplicate, Expired, NoWorker, RequestError
 from octavo.transfer.request_key import RequestKey
 from octavo.worker.stream_scope import StreamScope
 
 MAX_REMEMBERED = 4096
 
 State = TypeVar("State")
+Message = TypeVar("Message")
+Write = Callable[[Message], Coroutine[None, None, None]]
 
 
 @dataclass(slots=True)
@@ -46,6 +48,15 @@ class Attempt(Generic[State]):
     def is_joined(self, leg: str) -> bool:
         return self._joined(leg).is_set()
 
+    def writer(self, leg: str, write: Callable[[Message], Awaitable[None]]) -> Write[Message]:
+        """`write`, of a message that goes out whole even if the leg is ended meanwhile."""
+        scope = self._open_legs[leg]
+
+        async def write_whole(message: Message) -> None:
+            await scope.whole(write(message))
+
+        return write_whole
+
     def end(self, error: RequestError) -> None:
         """End every open leg with `error`."""
         for scope in self._open_legs.values():
@@ -56,10 +67,11 @@ class Attempt(Generic[State]):
 
 
 class Attempts(Generic[State]):
-    """All open attempts of a worker."""
+    """All open attempts of a worker; a leg may last `max_request_s`."""
 
-    def __init__(self, new_state: Callable[[], State]) -> None:
+    def __init__(self, new_state: Callable[[], State], max_request_s: float) -> None:
         self._new_state = new_state
+        self._max_request_s = max_request_s
         self._open: dict[str, Attempt[State]] = {}
         self._last_ended: OrderedDict[str, int] = OrderedDict()
 
@@ -78,9 +90,12 @@ class Attempts(Generic[State]):
         Raises:
             Aborted: a higher attempt is known, or this one has ended.
             Duplicate: the attempt has, or had, such a leg.
+            Expired: the leg took too long, whatever its caller's deadline.
         """
         attempt = await self._enter(key, name)
         scope = attempt._open_legs[name]
+        expired = Expired(f"request {key} ran for {self._max_request_s:g} s, the most allowed here")
+        timer = asyncio.get_running_loop().call_later(self._max_request_s, scope.end, expired)
         try:
             with scope:
                 yield attempt
@@ -90,6 +105,7 @@ class Attempts(Generic[State]):
                 attempt.end(NoWorker(f"the {name} stream of request {key} broke: {why}"))
             raise
         finally:
+            timer.cancel()
             self._leave(attempt, name)
 
     async def _enter(self, key: RequestKey, name: str) -> Attempt[State]:
