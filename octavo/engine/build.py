@@ -47,6 +47,10 @@ def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine
     model = load_model(
         path, dtype=layout.torch_dtype, device=device, kernels=kernels or for_device(device)
     )
+    if kernels is None and device.type == "cpu":
+        from octavo.kernels.cpu.ops import warm_up
+
+        warm_up(layout.torch_dtype)  # the first request must not wait for a compiler
     num_blocks = choose_num_blocks(config, layout, model, device)
     kv_cache = KVCache(layout, num_blocks, device)
     scheduler = build_scheduler(config, layout, num_blocks, model_config.max_position_embeddings)

@@ -39,12 +39,7 @@ def load_engine(config: WorkerConfig) -> Engine:
     """Take the core, load the model, compile the kernels."""
     pin_to_core(config.cpu_core)
     device = choose_device(config.device)
-    engine = build_engine(config.engine_config(device.type))
-    if device.type == "cpu":
-        from octavo.kernels.cpu.warm_up import warm_up
-
-        warm_up()
-    return engine
+    return build_engine(config.engine_config(device.type))
 
 
 def facts_of(config: WorkerConfig, engine: Engine, role: Role) -> worker_pb2.GetWorkerResponse:
