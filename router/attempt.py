@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import grpc
 
-from octavo.inference.v1.inference_pb2 import FINISH_REASON_UNSPECIFIED, FinishReason
+from octavo.inference.v1.inference_pb2 import FinishReason
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.router.failures import LocalTailTooLong, leg_failure, worker_lost
 from octavo.router.merge import TokenMerge
 from octavo.router.report import RunReport
 from octavo.router.route import Route
-from octavo.router.worker import Leg, Worker
+from octavo.router.worker import Leg
 from octavo.rpc.errors import RequestError
 
 # The output is complete; so long may the workers take to say what it cost them.
@@ -81,9 +81,9 @@ class Attempt:
             if self._settling is not None:
                 self._settling.cancel()
         if not self._is_complete:
-            worker = decode or prefill
-            assert worker is not None
-            raise worker_lost(worker, "ended the stream before the last token")
+            last = decode or prefill
+            assert last is not None
+            raise worker_lost(last.worker, "ended the stream before the last token")
 
     async def stop(self) -> None:
         """The reader needs no more tokens: the decode worker may end the sample."""
@@ -100,50 +100,44 @@ class Attempt:
             await call.write(stop)
             await call.done_writing()
 
-    async def _prefill(self, worker: Worker, timeout_s: float) -> None:
+    async def _prefill(self, leg: Leg, timeout_s: float) -> None:
         request = worker_pb2.PrefillRequest(
             sequence=self._sequence, will_be_pulled=self._route.decode is not None
         )
-        with worker.leg(prefill_tokens=self._route.prefill_tokens, blocks=0) as leg:
-            call = leg.call = worker.prefill_stub.Prefill(request, timeout=timeout_s)
-            with _failures_of(worker, leg):
-                async for response in call:
-                    await self._on_prefill(response, leg)
+        call = leg.call = leg.worker.prefill_stub.Prefill(request, timeout=timeout_s)
+        with _ending(leg):
+            async for response in call:
+                await self._on_prefill(response)
 
-    async def _decode(self, worker: Worker, timeout_s: float) -> None:
+    async def _decode(self, leg: Leg, timeout_s: float) -> None:
+        prefill = self._route.prefill
         start = worker_pb2.DecodeRequest.Start(sequence=self._sequence)
-        if self._route.prefill is not None:
-            start.kv.prefill.CopyFrom(self._route.prefill.ref)
-        tail = 0 if self._route.prefill is not None else self._route.prefill_tokens
-        with worker.leg(prefill_tokens=tail, blocks=self._route.decode_blocks) as leg:
-            call = leg.call = self._decode_call = worker.decode_stub.Decode(timeout=timeout_s)
-            with _failures_of(worker, leg, is_alone=self._route.prefill is None):
-                with suppress(asyncio.InvalidStateError):  # ended already; reading says why
-                    await call.write(worker_pb2.DecodeRequest(start=start))
-                async for response in call:
-                    await self._on_decode(response, leg)
+        if prefill is not None:
+            start.kv.prefill.CopyFrom(prefill.worker.ref)
+        call = leg.call = self._decode_call = leg.worker.decode_stub.Decode(timeout=timeout_s)
+        with _ending(leg, is_alone=prefill is None):
+            with suppress(asyncio.InvalidStateError):  # ended already; reading says why
+                await call.write(worker_pb2.DecodeRequest(start=start))
+            async for response in call:
+                await self._on_decode(response)
 
-    async def _on_prefill(self, response: worker_pb2.PrefillResponse, leg: Leg) -> None:
+    async def _on_prefill(self, response: worker_pb2.PrefillResponse) -> None:
         match response.WhichOneof("event"):
             case "started":
                 self._report.prefill_started(response.started)
-                leg.must_step = True
             case "token":
-                leg.must_step = False
                 await self._take(response.token)
                 if self._merge.is_finished and self._route.decode is not None:
                     self._end_legs()  # nothing to decode, so nothing to hand over
             case "completed":
                 self._report.prefill_completed(response.completed)
 
-    async def _on_decode(self, response: worker_pb2.DecodeResponse, leg: Leg) -> None:
+    async def _on_decode(self, response: worker_pb2.DecodeResponse) -> None:
         match response.WhichOneof("event"):
             case "started":
                 self._report.decode_started(response.started)
-                leg.must_step = self._route.prefill is None
             case "tokens":
                 self._decode_has_tokens = True
-                leg.must_step = response.tokens.finish_reason == FINISH_REASON_UNSPECIFIED
                 await self._take(response.tokens)
             case "completed":
                 self._report.decode_completed(response.completed)
@@ -170,18 +164,21 @@ class Attempt:
 
 
 @contextmanager
-def _failures_of(worker: Worker, leg: Leg, *, is_alone: bool = False) -> Iterator[None]:
-    """Turn the end of a leg's stream into what the caller should see."""
+def _ending(leg: Leg, *, is_alone: bool = False) -> Iterator[None]:
+    """End a leg's stream with the block; how it failed becomes what the caller should see."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
         if is_alone and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
             raise LocalTailTooLong(error.details()) from error
-        raise leg_failure(worker, error) from error
+        raise leg_failure(leg.worker, error) from error
     except asyncio.CancelledError:
         if leg.ended_because is None:
             raise
-        raise worker_lost(worker, leg.ended_because) from None
+        raise worker_lost(leg.worker, leg.ended_because) from None
+    finally:
+        if leg.call is not None:
+            leg.call.cancel()  # a dropped call would leave its handler running
 
 
 def _root_cause(failed: ExceptionGroup[Exception]) -> Exception:

@@ -86,10 +86,10 @@ def _timing(report: RunReport, num_output_tokens: int) -> inference_pb2.Timing:
     route = report.route
     timing = inference_pb2.Timing()
     if route is not None and route.prefill is not None:
-        timing.prefill_worker = route.prefill.facts.worker_id
+        timing.prefill_worker = route.prefill.worker.facts.worker_id
     decoded = num_output_tokens > 1 or not timing.prefill_worker
     if route is not None and route.decode is not None and decoded:
-        timing.decode_worker = route.decode.facts.worker_id
+        timing.decode_worker = route.decode.worker.facts.worker_id
     for name, seconds in (
         ("queue", report.queue_s),
         ("prefill", report.prefill_s),

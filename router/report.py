@@ -33,8 +33,8 @@ class RunReport:
 
     @property
     def transferred_tokens(self) -> int:
-        worker = self.route.prefill if self.route is not None else None
-        return self.transferred_blocks * worker.facts.block_size if worker is not None else 0
+        leg = self.route.prefill if self.route is not None else None
+        return self.transferred_blocks * leg.worker.facts.block_size if leg is not None else 0
 
     @property
     def queue_s(self) -> float | None:

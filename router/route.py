@@ -6,13 +6,14 @@ load streams + legs that no sample has counted yet ----------------+
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from octavo.block_key import block_keys, root_key
 from octavo.registry.index import PrefixIndex
 from octavo.router.placement import DecodeCandidate, Demand, PrefillCandidate, place
-from octavo.router.worker import Worker
+from octavo.router.worker import Leg, Worker
 from octavo.router.workers import Workers
 
 # Further blocks of a long prompt change no choice that is worth their look-up.
@@ -21,12 +22,10 @@ MAX_LOOKUP_KEYS = 256
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The workers of one attempt, and what it is expected to cost each; None: no such leg."""
+    """The legs of one attempt, counted at their workers already; None: no such leg."""
 
-    prefill: Worker | None
-    decode: Worker | None
-    prefill_tokens: int
-    decode_blocks: int
+    prefill: Leg | None
+    decode: Leg | None
 
 
 class RouteFinder:
@@ -46,14 +45,17 @@ class RouteFinder:
         self._local_prefill_max_tokens = local_prefill_max_tokens
         self._draw = random.Random()
 
-    async def find(self, demand: Demand, prompt: Sequence[int], group_key: bytes) -> Route:
-        """Choose the workers of one attempt.
+    @asynccontextmanager
+    async def route(
+        self, demand: Demand, prompt: Sequence[int], group_key: bytes
+    ) -> AsyncIterator[Route]:
+        """Choose the workers of one attempt and count its legs there until the block ends.
 
         Raises:
             NoWorker, InvalidRequest: as `place`.
         """
         overlap = await self._overlap(prompt, group_key)
-        # No await from here on: candidates are still connected when they are chosen.
+        # No await from here to the count: the next request must see this one's weight.
         chosen = place(
             demand,
             [_prefill_candidate(w, overlap) for w in self._workers.prefills],
@@ -61,11 +63,18 @@ class RouteFinder:
             sequence_weight=self._sequence_weight,
             draw=self._draw,
         )
-        prefill, decode = (
-            self._workers.named(worker_id) if worker_id is not None else None
-            for worker_id in (chosen.prefill_id, chosen.decode_id)
-        )
-        return _route(demand, prefill, decode, overlap)
+        prefill = decode = None
+        with ExitStack() as legs:
+            if chosen.prefill_id is not None:
+                worker = self._workers.named(chosen.prefill_id)
+                missing = _missing_tokens(demand, worker, overlap)
+                prefill = legs.enter_context(worker.leg(prefill_tokens=missing))
+            if chosen.decode_id is not None:
+                worker = self._workers.named(chosen.decode_id)
+                missing = _missing_tokens(demand, worker, overlap)
+                blocks = missing // worker.facts.block_size + 1
+                decode = legs.enter_context(worker.leg(blocks=blocks))
+            yield Route(prefill, decode)
 
     async def _overlap(self, prompt: Sequence[int], group_key: bytes) -> Mapping[str, int]:
         """Leading blocks that each worker is said to hold; a hint, and never late."""
@@ -112,18 +121,6 @@ def _prefill_candidate(worker: Worker, overlap: Mapping[str, int]) -> PrefillCan
     )
 
 
-def _route(
-    demand: Demand, prefill: Worker | None, decode: Worker | None, overlap: Mapping[str, int]
-) -> Route:
-    def missing_tokens(worker: Worker) -> int:
-        cached = overlap.get(worker.facts.worker_id, 0) * worker.facts.block_size
-        return max(demand.num_prompt_tokens - cached, 0)
-
-    return Route(
-        prefill,
-        decode,
-        prefill_tokens=missing_tokens(prefill) if prefill is not None else 0,
-        decode_blocks=(
-            missing_tokens(decode) // decode.facts.block_size + 1 if decode is not None else 0
-        ),
-    )
+def _missing_tokens(demand: Demand, worker: Worker, overlap: Mapping[str, int]) -> int:
+    cached = overlap.get(worker.facts.worker_id, 0) * worker.facts.block_size
+    return max(demand.num_prompt_tokens - cached, 0)

@@ -119,18 +119,18 @@ class Run:
             request.sampling.max_tokens,
             may_prefill_locally=key.attempt == 1,
         )
-        route = await self._routes.find(demand, request.prompt_token_ids, request.group_key)
-        self.report.begin(route)
-        sequence = worker_pb2.SequenceSpec(
-            key=key,
-            prompt_token_ids=request.prompt_token_ids,
-            sampling=sampling_to_proto(request.sampling),
-            group_key=request.group_key,
-        )
-        self._attempt = Attempt(route, sequence, self.report, self._emit)
-        when = deadline.when()
-        assert when is not None
-        await self._attempt.run(when - asyncio.get_running_loop().time())
+        async with self._routes.route(demand, request.prompt_token_ids, request.group_key) as route:
+            self.report.begin(route)
+            sequence = worker_pb2.SequenceSpec(
+                key=key,
+                prompt_token_ids=request.prompt_token_ids,
+                sampling=sampling_to_proto(request.sampling),
+                group_key=request.group_key,
+            )
+            self._attempt = Attempt(route, sequence, self.report, self._emit)
+            when = deadline.when()
+            assert when is not None
+            await self._attempt.run(when - asyncio.get_running_loop().time())
 
     async def _emit(self, new: NewTokens) -> None:
         if not self._is_stopped:

@@ -12,7 +12,7 @@ from octavo.router.model import ServedModel
 from octavo.router.replies import ReplyWriter, Response, join
 from octavo.router.request import Request, RequestReader
 from octavo.router.workers import Workers
-from octavo.rpc.errors import NoWorker, errors_to_status
+from octavo.rpc.errors import RequestError, errors_to_status
 from octavo.rpc.sampling import sampling_to_proto
 from octavo.sampling_params import SamplingParams
 
@@ -30,6 +30,12 @@ ModelContext = grpc.aio.ServicerContext[
 ModelsContext = grpc.aio.ServicerContext[
     inference_pb2.ListModelsRequest, inference_pb2.ListModelsResponse
 ]
+
+
+class SlowReader(RequestError):
+    """The client stopped reading; its request holds blocks that others want."""
+
+    code = grpc.StatusCode.ABORTED
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
@@ -130,4 +136,4 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             async with asyncio.timeout(self._slow_reader_s):
                 await context.write(message)
         except TimeoutError:
-            raise NoWorker(f"the client took no message for {self._slow_reader_s:.0f} s") from None
+            raise SlowReader(f"the client took no message for {self._slow_reader_s:g} s") from None

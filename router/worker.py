@@ -62,13 +62,12 @@ class WorkerFacts:
 class Leg:
     """One stream on a worker, and what it adds to the load until a sample speaks of it."""
 
+    worker: "Worker"
     prefill_tokens: int
     blocks: int
     sent_at: float
     is_reported: bool = False
-    # It is admitted and waits for nothing but the worker's next step.
-    must_step: bool = False
-    call: "AnyCall | None" = None
+    call: AnyCall | None = None
     ended_because: str | None = None
 
 
@@ -133,17 +132,15 @@ class Worker:
                 leg.call.cancel()
 
     @contextmanager
-    def leg(self, *, prefill_tokens: int, blocks: int) -> Iterator[Leg]:
-        """Count one leg; the connection stays open until the last one ended."""
-        leg = Leg(prefill_tokens, blocks, time.monotonic())
+    def leg(self, *, prefill_tokens: int = 0, blocks: int = 0) -> Iterator[Leg]:
+        """Count one leg from now on; the connection stays open until the last one ended."""
+        leg = Leg(self, prefill_tokens, blocks, time.monotonic())
         self._legs.add(leg)
         self._idle.clear()
         try:
             yield leg
         finally:
             self._legs.discard(leg)
-            if leg.call is not None:
-                leg.call.cancel()  # a dropped call would leave its handler running
             if not self._legs:
                 self._idle.set()
 
@@ -153,8 +150,5 @@ class Worker:
 
     @property
     def _has_work(self) -> bool:
-        # Sequences that wait or are being filled may rightly see no step: a peer is at work.
-        if any(leg.must_step for leg in self._legs):
-            return True
-        is_prefill = self.facts.role is Role.PREFILL
-        return is_prefill and min(self.load.running_sequences, self.load.waiting_prefill_tokens) > 0
+        # A live worker steps, if only to show that it lives, as long as it has any sequence.
+        return self.load.running_sequences + self.load.waiting_sequences > 0

@@ -71,6 +71,10 @@ class Workers:
         for address in addresses - self._connections.keys():
             self._connect(address)
 
+    def wanted_addresses(self) -> frozenset[str]:
+        """Where workers may be, by all sources."""
+        return frozenset().union(*self._wanted.values())
+
     async def close(self) -> None:
         """End every connection."""
         self._wanted.clear()
@@ -113,7 +117,7 @@ class Workers:
         return [w for w in self._by_id.values() if w.facts.role is role and w.takes_work]
 
     def _is_wanted(self, address: str) -> bool:
-        return any(address in addresses for addresses in self._wanted.values())
+        return address in self.wanted_addresses()
 
     def _connect(self, address: str) -> None:
         connection = Connection(

@@ -125,17 +125,26 @@ async def test_stuck_worker_ends_its_requests_unavailable(start_fleet: StartFlee
         await fleet.stream(LONG)
 
 
-async def test_worker_that_waits_for_its_peer_is_not_stuck(start_fleet: StartFleet) -> None:
+async def test_worker_that_steps_while_it_waits_is_not_stuck(start_fleet: StartFleet) -> None:
     async with start_fleet([40, EOS], stuck_after_s=0.3) as fleet:
-        fleet.decode.set_load(steps=7, running_sequences=1)  # filling counts as running
         fleet.decode.holds_pull = asyncio.Event()
         call = start(fleet)
         await first_token(call)
-        await asyncio.sleep(1.0)  # three times the limit
+        for steps in range(1, 11):
+            fleet.decode.set_load(steps=steps, running_sequences=1)
+            await asyncio.sleep(0.1)  # three times the limit in all
         fleet.decode.holds_pull.set()
         async with asyncio.timeout(5):
             messages = [message async for message in _rest(call)]
         assert messages[-1].HasField("completed")
+
+
+async def test_idle_worker_is_never_stuck(start_fleet: StartFleet) -> None:
+    async with start_fleet([40, EOS], stuck_after_s=0.2) as fleet:
+        fleet.decode.set_load(steps=7)
+        await asyncio.sleep(0.5)
+        fleet.decode.set_load(running_sequences=1)  # the clock starts here
+        await fleet.stream(LONG)
 
 
 async def _rest(call: Any) -> Any:
@@ -237,26 +246,29 @@ async def test_without_workers_the_answer_is_a_hint(start_fleet: StartFleet) -> 
         assert "octavo prefill-worker" in (error.details() or "")
 
 
-async def test_slow_reader_holds_back_the_worker_and_is_ended(start_fleet: StartFleet) -> None:
-    fat = "x" * 200  # makes each message fill the connection's window sooner
-    async with start_fleet([40] * 100_000, slow_reader_s=0.5) as fleet:
-        for worker in (fleet.prefill, fleet.decode):
-            worker.facts.max_context_tokens = 200_000
+async def test_client_that_reads_nothing_is_ended(start_fleet: StartFleet) -> None:
+    async with start_fleet(TOKENS, slow_reader_s=0.5) as fleet:
+        fleet.decode.hold_before(900)  # by then no window of the connection has room
         request = GenerateRequest(
-            token_ids=LONG.token_ids, request_id=fat, sampling=SamplingParams(max_tokens=900)
+            token_ids=LONG.token_ids,
+            request_id="x" * 200,
+            sampling=SamplingParams(max_tokens=920),
         )
-        channel = grpc.aio.insecure_channel(
-            fleet.address, options=[("grpc.http2.lookahead_bytes", 1024)]
-        )
-        async with channel:
-            method = "/octavo.inference.v1.InferenceService/StreamGenerate"
+        method = "/octavo.inference.v1.InferenceService/StreamGenerate"
+        options = [("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)]
+        async with grpc.aio.insecure_channel(fleet.address, options=options) as channel:
             call = channel.unary_stream(method)(
                 StreamGenerateRequest(request=request).SerializeToString()
             )
             await call.read()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(5):
+                await fleet.decode.wait_open(1)
                 await fleet.decode.wait_open(0)
-            call.cancel()
+            await fleet.quiet()
+            with pytest.raises(grpc.aio.AioRpcError, match="took no message") as ended:
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+            assert ended.value.code() is grpc.StatusCode.ABORTED
 
 
 def retry_delay_s(error: grpc.aio.AioRpcError) -> float:
