@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from octavo.registry.cancellation import end_task
 from octavo.registry.connection import BACKGROUND, RedisSettings, open_redis
 from octavo.registry.errors import LeaseGone, RegistryError
 from octavo.registry.lease import WorkerLease
@@ -118,10 +119,10 @@ class WorkerAnnouncer:
         traceback: TracebackType | None,
     ) -> None:
         self._loop = None
-        tasks = [task for task in (self._task, self._snapshot_task) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._task is not None:
+            await end_task(self._task)
+        if self._snapshot_task is not None:
+            await end_task(self._snapshot_task)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._lease.unregister()

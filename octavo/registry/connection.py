@@ -45,16 +45,16 @@ Argument = bytes | str | int
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     connect_s: float
-    socket_s: float  # one write or one read
     call_s: float  # everything: finding the master, connecting, asking
+    socket_s: float  # one read of a sentinel or cluster node, so that the next one gets its turn
 
 
 # A caller of the index waits 20 ms at most (see index.py). The call it leaves behind gets a little
 # longer, so that a late answer is no reason to open a connection again.
-REQUEST_PATH = Timeouts(connect_s=0.1, socket_s=0.1, call_s=0.5)
-BACKGROUND = Timeouts(connect_s=0.5, socket_s=1.0, call_s=2.0)
+REQUEST_PATH = Timeouts(connect_s=0.1, call_s=0.3, socket_s=0.1)
+BACKGROUND = Timeouts(connect_s=0.5, call_s=2.0, socket_s=0.5)
 
-MAX_CONNECTIONS = 32
+MAX_CONNECTIONS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class RedisConnection:
 def open_redis(settings: RedisSettings, timeouts: Timeouts) -> RedisConnection:
     """Make a client; the first command connects it."""
     url = parse_redis_url(settings.url)
-    options = _socket_options(timeouts)
+    options = _socket_options(timeouts, has_others=url.topology is Topology.CLUSTER)
     options["username"] = settings.username or url.username
     options["password"] = settings.password or url.password
     tls = _tls_options(settings, url)
@@ -157,7 +157,7 @@ def _open_sentinel(
     ssl: dict[str, Any] = {"ssl": True, **tls} if url.uses_tls else {}
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
         list(url.nodes),
-        sentinel_kwargs=_socket_options(timeouts)
+        sentinel_kwargs=_socket_options(timeouts, has_others=True)
         | ssl
         | {
             "username": url.query.get("sentinel_username"),
@@ -181,10 +181,15 @@ def _open_cluster(url: RedisUrl, timeouts: Timeouts, options: dict[str, Any]) ->
     return RedisConnection(cluster, timeouts.call_s, None)
 
 
-def _socket_options(timeouts: Timeouts) -> dict[str, Any]:
+def _socket_options(timeouts: Timeouts, *, has_others: bool) -> dict[str, Any]:
+    """`has_others`: a node that hangs can be replaced by another one within the call.
+
+    Elsewhere the call's own limit is enough, and redis-py must not time its writes: it does so with
+    `asyncio.wait_for`, which costs a task per command and, in Python 3.11, loses cancellations.
+    """
     return {
         "socket_connect_timeout": timeouts.connect_s,
-        "socket_timeout": timeouts.socket_s,
+        "socket_timeout": timeouts.socket_s if has_others else None,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,  # needs no handshake round trip
         "driver_info": None,  # nor does naming ourselves

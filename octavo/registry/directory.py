@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from octavo.registry.cancellation import end_task
 from octavo.registry.connection import BACKGROUND, Argument, RedisSettings, open_redis
 from octavo.registry.errors import MalformedReply, RegistryError
 from octavo.registry.keys import ModelKeys
@@ -81,8 +82,7 @@ class WorkerDirectory:
         traceback: TracebackType | None,
     ) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_task(self._task)
         await self._redis.aclose()
 
     async def _run(self) -> None:

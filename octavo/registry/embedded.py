@@ -19,14 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from octavo.registry.connection import RedisConnection, RedisSettings, Timeouts, open_redis
+from octavo.registry.connection import BACKGROUND, RedisConnection, RedisSettings, open_redis
 from octavo.registry.errors import EmbeddedRedisUnavailable, RegistryError
 
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 3.0
 POLL_S = 0.01
 LAUNCHER = Path(__file__).with_name("die_with_parent.py")
-_PROBE = Timeouts(connect_s=0.5, socket_s=0.5, call_s=1.0)
 
 
 def find_redis_server() -> Path:
@@ -143,7 +142,7 @@ class EmbeddedRedis:
         """
 
     async def _wait_until_pong(self) -> None:
-        redis = open_redis(RedisSettings(self.url), _PROBE)
+        redis = open_redis(RedisSettings(self.url), BACKGROUND)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 while not await _answers(redis):

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Self
 
 from octavo.registry.breaker import CircuitBreaker
+from octavo.registry.cancellation import end_task
 from octavo.registry.connection import (
-    MAX_CONNECTIONS,
     REQUEST_PATH,
     RedisConnection,
     RedisSettings,
@@ -33,6 +33,7 @@ from octavo.registry.script import LOOKUP
 MAX_KEYS_PER_CALL = 256
 MAX_WORKERS = 1024
 LOOKUP_BUDGET_S = 0.020
+MAX_CALLS = 8  # Redis has one thread: more at a time only wait there, and cost a connection each
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +44,8 @@ Worker = tuple[str, int]  # worker id, epoch
 class IndexCounters:
     lookups: int = 0
     hits: int = 0  # look-ups that found at least one block
-    over_budget: int = 0
+    over_budget: int = 0  # returned before an answer came, or before there was a turn to ask
     skipped: int = 0  # the breaker was open
-    shed: int = 0  # too many calls in flight
     failures: int = 0
     malformed: int = 0
     latency_s: deque[float] = field(default_factory=lambda: deque(maxlen=1024))
@@ -67,6 +67,7 @@ class PrefixIndex:
         self._budget_s = budget_s
         self._breaker = breaker or CircuitBreaker()
         self._calls: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(MAX_CALLS)
         self.counters = IndexCounters()
 
     async def __aenter__(self) -> Self:
@@ -78,34 +79,45 @@ class PrefixIndex:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        await asyncio.gather(*(end_task(call) for call in set(self._calls)))
         await self._redis.aclose()
 
     async def lookup(self, keys: Sequence[bytes], workers: Sequence[Worker]) -> dict[str, int]:
         """Leading blocks per worker id, workers with none left out; {} on any trouble."""
-        counters = self.counters
-        counters.lookups += 1
+        self.counters.lookups += 1
         if not keys or not workers:
             return {}
-        if len(self._calls) >= MAX_CONNECTIONS:
-            counters.shed += 1
-            return {}
-        if not self._breaker.allows_call():
-            counters.skipped += 1
-            return {}
-        started = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time
+        started = now()
         matched: dict[str, int] = {}
-        call = asyncio.create_task(self._call(keys, workers[:MAX_WORKERS], matched))
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
-        done, _ = await asyncio.wait({call}, timeout=self._budget_s)
-        if not done:
-            counters.over_budget += 1
-        counters.latency_s.append(asyncio.get_running_loop().time() - started)
-        counters.hits += bool(matched)
+        try:
+            async with asyncio.timeout_at(started + self._budget_s):
+                await self._turns.acquire()
+                call = self._start_call(keys, workers[:MAX_WORKERS], matched)
+                if call is not None:
+                    await asyncio.wait({call})
+        except TimeoutError:
+            self.counters.over_budget += 1
+        self.counters.latency_s.append(now() - started)
+        self.counters.hits += bool(matched)
         return dict(matched)  # what is known by now; the call may go on writing to its own
+
+    def _start_call(
+        self, keys: Sequence[bytes], workers: Sequence[Worker], matched: dict[str, int]
+    ) -> asyncio.Task[None] | None:
+        """Take one turn, unless the breaker is open."""
+        if not self._breaker.allows_call():
+            self.counters.skipped += 1
+            self._turns.release()
+            return None
+        call = asyncio.create_task(self._call(keys, workers, matched))
+        self._calls.add(call)
+        call.add_done_callback(self._end_call)
+        return call
+
+    def _end_call(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        self._turns.release()
 
     async def _call(
         self, keys: Sequence[bytes], workers: Sequence[Worker], matched: dict[str, int]

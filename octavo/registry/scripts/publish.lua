@@ -3,7 +3,7 @@
 -- KEYS  1 the worker's record, 2... blocks
 -- ARGV  1 worker id, 2 epoch, 3 sequence of this write, 4 life of a block's entry in ms,
 --       5 prefix of the worker records
-if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[2] then
+if redis.pcall('HGET', KEYS[1], 'epoch') ~= ARGV[2] then
   return redis.error_reply('GONE the lease of this epoch has ended')
 end
 

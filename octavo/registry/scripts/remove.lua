@@ -8,7 +8,7 @@ for i = 2, #KEYS do
     removed = removed + redis.call('HDEL', KEYS[i], ARGV[1])
   end
 end
-if redis.call('HGET', KEYS[1], 'epoch') == ARGV[2] then
+if redis.pcall('HGET', KEYS[1], 'epoch') == ARGV[2] then
   redis.call('HSET', KEYS[1], 'sequence', ARGV[3])
 end
 return removed

@@ -5,7 +5,7 @@
 --
 -- A missing record can also mean that Redis restarted empty, and routers then keep the worker for a
 -- while; the note tells them not to.
-if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then
+if redis.pcall('HGET', KEYS[1], 'epoch') ~= ARGV[1] then
   return 0
 end
 redis.call('DEL', KEYS[1])
