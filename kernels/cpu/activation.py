@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from octavo.kernels.cpu.jit import inlined, jit
+from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.vector import (
-    LANES,
     add,
     div,
     exp2,

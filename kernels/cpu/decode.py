@@ -17,11 +17,12 @@ import torch
 
 from octavo.kernels.cpu.heads import LOG2_E, start_head, store_head
 from octavo.kernels.cpu.jit import jit
+from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, give_back, read_i32
 from octavo.kernels.cpu.paging import AHEAD, check_paged, find_rows, take_rows
 from octavo.kernels.cpu.softmax import MINUS_INFINITY, softmax
 from octavo.kernels.cpu.tiles import MAX_HEADS, add_weighted_rows, score_rows
-from octavo.kernels.cpu.vector import LANES, format_of
+from octavo.kernels.cpu.vector import format_of
 
 SEGMENT = 256  # tokens
 

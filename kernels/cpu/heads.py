@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from octavo.kernels.cpu.jit import inlined
-from octavo.kernels.cpu.vector import FLOAT, LANES, load, load_some, mul, splat, store, store_some
+from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.vector import FLOAT, load, load_some, mul, splat, store, store_some
 
 LOG2_E = math.log2(math.e)
 

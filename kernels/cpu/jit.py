@@ -13,34 +13,56 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core import config
+from numba import extending
 
 
-def _cache_dir() -> str:
+def _cache_dir() -> str | None:
+    """The folder for these sources' compiled code, or None if it cannot be written."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     octavo = Path(os.environ.get("OCTAVO_CACHE_DIR") or "~/.cache/octavo").expanduser()
     digest = hashlib.blake2b(numba.__version__.encode(), digest_size=8)
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
-    return str((Path(chosen) if chosen else octavo / "numba") / f"octavo-{digest.hexdigest()}")
+    folder = (Path(chosen) if chosen else octavo / "numba") / f"octavo-{digest.hexdigest()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return str(folder) if os.access(folder, os.W_OK) else None
 
 
 _CACHE_DIR = _cache_dir()
+# Typed as Any: numba's own types lack some of what is used here.
+_config: Any = numba.config
+_njit: Any = numba.njit
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """Compile on first use for each combination of argument types, or load from the cache."""
-    options = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
-    before = config.CACHE_DIR
-    config.CACHE_DIR = _CACHE_DIR
+    """Compile on first use for each combination of argument types, or load from the cache.
+
+    Without a cache every process compiles for itself.
+    """
+    before = _config.CACHE_DIR
+    _config.CACHE_DIR = _CACHE_DIR or before  # read by numba while it decorates
     try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # nowhere to write: every process compiles for itself
-        return numba.njit(**options)(function)
+        return _njit(
+            cache=_CACHE_DIR is not None, nogil=True, boundscheck=False, error_model="numpy"
+        )(function)
     finally:
-        config.CACHE_DIR = before
+        _config.CACHE_DIR = before
 
 
 def inlined(function: Callable[..., Any]) -> Any:
     """A part of kernels: always becomes part of its caller."""
-    return numba.njit(forceinline=True, boundscheck=False, error_model="numpy")(function)
+    return _njit(
+        forceinline=True,
+        boundscheck=False,
+        error_model="numpy",
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
+    )(function)
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """An instruction of kernels, given as LLVM code; callable inside numba code only."""
+    return extending.intrinsic(function)

@@ -51,8 +51,8 @@ def _packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     def multiply(x: torch.Tensor) -> torch.Tensor:
         # For one row oneDNN may add in another order than for more, which all agree bit for bit;
         # a second row costs nothing, as the weights are what has to be read.
-        if x.shape[0] == 1:
-            return _linear(x.repeat(2, 1), packed, bias, "none", [], "")[:1]
-        return _linear(x, packed, bias, "none", [], "")
+        rows = x.repeat(2, 1) if x.shape[0] == 1 else x
+        out: torch.Tensor = _linear(rows, packed, bias, "none", [], "")
+        return out[: x.shape[0]]
 
     return multiply

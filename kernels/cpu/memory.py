@@ -2,9 +2,9 @@
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu.jit import intrinsic
 from octavo.kernels.cpu.lanes import I32, I64
 
 i64 = types.int64
@@ -13,7 +13,8 @@ i64 = types.int64
 @intrinsic
 def read_i32(typing, address, index):
     def generate(context, builder, signature, args):
-        source = lanes.pointer(builder, *args, 4, I32)
+        address, index = args
+        source = lanes.pointer(builder, address, index, 4, I32)
         return builder.sext(builder.load(source), I64)
 
     return i64(i64, i64), generate
@@ -22,7 +23,8 @@ def read_i32(typing, address, index):
 @intrinsic
 def read_i64(typing, address, index):
     def generate(context, builder, signature, args):
-        return builder.load(lanes.pointer(builder, *args, 8, I64))
+        address, index = args
+        return builder.load(lanes.pointer(builder, address, index, 8, I64))
 
     return i64(i64, i64), generate
 

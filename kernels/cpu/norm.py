@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from octavo.kernels.cpu.jit import inlined, jit
+from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.vector import (
-    LANES,
     add,
     fma,
     format_of,
@@ -89,7 +89,9 @@ def _scale_row(format, x, factor, weight, out, size):
         store_some(format, out, whole, rest, mul(v, load_some(format, weight, whole, rest)))
 
 
-def _launch(x, residual_address, weight, eps):
+def _launch(
+    x: torch.Tensor, residual_address: int, weight: torch.Tensor, eps: float
+) -> torch.Tensor:
     out = torch.empty(x.shape, dtype=x.dtype)
     item = x.element_size()
     outer, inner, size = (1,) * (3 - x.dim()) + tuple(x.shape)

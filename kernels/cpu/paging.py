@@ -3,8 +3,8 @@
 import torch
 
 from octavo.kernels.cpu.jit import inlined
+from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import copy_bytes, prefetch, read_i32
-from octavo.kernels.cpu.vector import LANES
 
 AHEAD = 2  # tiles of 16 rows that are fetched before their use
 CACHE_LINE = 64  # bytes

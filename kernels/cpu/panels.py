@@ -6,9 +6,9 @@ transpose  16 rows of K, 16 columns of each, to 16 rows of K^T
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu.jit import intrinsic
 from octavo.kernels.cpu.lanes import F32, I64, LANES, MEMORY
 
 i64 = types.int64

@@ -15,11 +15,12 @@ import torch
 
 from octavo.kernels.cpu.heads import LOG2_E, start_head, store_head
 from octavo.kernels.cpu.jit import inlined, jit
+from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, copy_bytes, give_back, read_i32
 from octavo.kernels.cpu.paging import AHEAD, check_paged, find_rows
 from octavo.kernels.cpu.panels import PANEL_ROWS, narrow_panel, transpose, wide_panel
 from octavo.kernels.cpu.softmax import MINUS_INFINITY, softmax
-from octavo.kernels.cpu.vector import FLOAT, LANES, format_of, load, splat, store
+from octavo.kernels.cpu.vector import FLOAT, format_of, load, splat, store
 
 TILE = 64  # tokens
 ROWS = 4 * PANEL_ROWS  # query rows of a block

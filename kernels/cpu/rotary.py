@@ -3,9 +3,9 @@
 import torch
 
 from octavo.kernels.cpu.jit import inlined, jit
+from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.vector import (
     FLOAT,
-    LANES,
     add,
     format_of,
     load,

@@ -3,9 +3,9 @@
 import numpy as np
 
 from octavo.kernels.cpu.jit import inlined
+from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.vector import (
     FLOAT,
-    LANES,
     add,
     exp2,
     first_lane,

@@ -9,9 +9,9 @@ Three heads with eight tokens are 24 sums, which with their operands fill the 32
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu.jit import intrinsic
 from octavo.kernels.cpu.lanes import F32, I64, LANES, MEMORY
 
 i64 = types.int64

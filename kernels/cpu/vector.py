@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models, register_model
 
 from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu.jit import intrinsic
 from octavo.kernels.cpu.lanes import I32, I64, LANES, MEMORY
 
 FORMATS: dict[torch.dtype, np.generic] = {
