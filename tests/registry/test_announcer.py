@@ -277,4 +277,4 @@ async def test_a_frozen_redis_does_not_hold_up_leaving(server: RedisServer) -> N
     async with WorkerAnnouncer(server.settings, RECORD, Cache().snapshot, TIMING):
         server.freeze()
         started = time.monotonic()
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 4
