@@ -38,6 +38,8 @@ class Roster(Protocol):
 
     def leave(self, worker: Worker) -> None: ...
 
+    def tell_change(self) -> None: ...
+
 
 class Connection:
     """The one task that talks to one address."""
@@ -94,7 +96,10 @@ class Connection:
                     worker, self._last_complaint = joining, ""
                     watchdog = asyncio.create_task(self._end_legs_when_stuck(worker))
                 else:
+                    took_work = worker.takes_work
                     worker.observe(sample)
+                    if worker.takes_work != took_work:
+                        self._roster.tell_change()
         finally:
             if watchdog is not None:
                 watchdog.cancel()
@@ -112,6 +117,7 @@ class Connection:
             if stuck_s >= self._stuck_after_s and not worker.is_stuck:
                 logger.error("%s has work and made no step for %.1f s", worker.name, stuck_s)
                 worker.is_stuck = True
+                self._roster.tell_change()
                 worker.end_legs(f"has work and made no step for {stuck_s:.1f} s")
             await asyncio.sleep(self._stuck_after_s / 20)
 

@@ -157,6 +157,6 @@ async def _open_redis(
 async def _report_readiness(server: Server, workers: Workers) -> None:
     """Ready while at least one prefill and one decode worker are connected."""
     while True:
-        workers.changed.clear()
+        changed = workers.changed
         await server.set_ready(workers.is_ready)
-        await workers.changed.wait()
+        await changed.wait()

@@ -35,7 +35,7 @@ class Workers:
         self._wanted: dict[str, frozenset[str]] = {}  # by source
         self._connections: dict[str, asyncio.Task[None]] = {}  # by address
         self._by_id: dict[str, Worker] = {}
-        self.changed = asyncio.Event()  # set whenever a worker joins or leaves
+        self._changed = asyncio.Event()
 
     @property
     def prefills(self) -> list[Worker]:
@@ -60,6 +60,16 @@ class Workers:
         """Longest prompt and output together: the model's, or what the largest worker holds."""
         largest = max((w.facts.max_context_tokens for w in self.decodes), default=model_tokens)
         return min(largest, model_tokens)
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set once a worker joins, leaves, drains or is stuck; take it before you look."""
+        return self._changed
+
+    def tell_change(self) -> None:
+        """Wake everyone who waits for a change, and nobody who comes later."""
+        waited_for, self._changed = self._changed, asyncio.Event()
+        waited_for.set()
 
     def named(self, worker_id: str) -> Worker:
         """The connected worker of this id; KeyError if it is gone."""
@@ -103,14 +113,14 @@ class Workers:
         if other is not None:
             other.end_legs("was restarted")
         self._by_id[facts.worker_id] = worker
-        self.changed.set()
+        self.tell_change()
         logger.info("%s joined", worker.name)
 
     def leave(self, worker: Worker) -> None:
         """Drop a worker whose connection ended; a no-op unless it is the one that joined."""
         if self._by_id.get(worker.facts.worker_id) is worker:
             del self._by_id[worker.facts.worker_id]
-            self.changed.set()
+            self.tell_change()
             logger.info("%s left", worker.name)
 
     def _with_role(self, role: Role) -> list[Worker]:

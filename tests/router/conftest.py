@@ -121,4 +121,4 @@ async def wait_connected(fleet: Fleet, prefills: int, decodes: int) -> None:
     workers = fleet.router.workers
     async with asyncio.timeout(10):
         while len(workers.prefills) != prefills or len(workers.decodes) != decodes:
-            await asyncio.sleep(0.01)
+            await workers.changed.wait()  # nothing changes between the look and the wait

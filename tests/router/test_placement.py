@@ -89,7 +89,8 @@ def test_no_fitting_choice_is_cheaper(
         placement = choose(demand, ps, ds, seed)
     except (NoWorker, InvalidRequest):
         return
-    by_id = {worker.worker_id: worker for worker in [*ps, *ds]}
+    by_id: dict[str, PrefillCandidate | DecodeCandidate] = {w.worker_id: w for w in ps}
+    by_id |= {w.worker_id: w for w in ds}
     p = by_id[placement.prefill_id] if placement.prefill_id else None
     d = by_id[placement.decode_id] if placement.decode_id else None
     fitting_ps = [w for w in ps if w.max_context_tokens > demand.num_prompt_tokens]

@@ -14,6 +14,7 @@ from octavo.inference.v1.inference_pb2 import GenerateRequest, TokenIds
 from octavo.registry.announcer import WorkerAnnouncer
 from octavo.registry.connection import RedisSettings
 from octavo.registry.embedded import EmbeddedRedis
+from octavo.registry.index import PrefixIndex
 from octavo.registry.records import WorkerRecord
 from octavo.router.config import RouterConfig
 from octavo.router.model import ServedModel
@@ -96,13 +97,15 @@ async def test_workers_and_prefixes_are_found_through_redis(served_model: Served
         _, stub = await stack.enter_async_context(router_with(served_model, redis.url, 2))
         await stub.Generate(LONG, timeout=10)
         [spec] = prefills[0].specs + prefills[1].specs
-        root = root_key(spec.group_key, served_model.fingerprint or "")
+        fingerprint = record_of(prefills[1], served_model).fingerprint
+        root = root_key(spec.group_key, fingerprint)
         keys = block_keys(spec.group_key, root, PROMPT, 16)
         announcers[1].publish(keys, [])  # p1 holds the prompt from now on
-        before = len(prefills[1].specs)
+        index = await stack.enter_async_context(PrefixIndex(settings, fingerprint, budget_s=1.0))
+        holder = ("p1", prefills[1].facts.worker.epoch)
         async with asyncio.timeout(10):
-            while len(prefills[1].specs) == before:  # until it is published
-                await stub.Generate(LONG, timeout=10)
+            while not await index.lookup(keys, [holder]):
+                await asyncio.sleep(0.01)
         before = len(prefills[0].specs)
         for _ in range(8):
             await stub.Generate(LONG, timeout=10)

@@ -43,8 +43,7 @@ async def until(workers: Workers, condition: Callable[[], bool]) -> None:
     """Wait for a change of the list after which the condition holds."""
     async with asyncio.timeout(10):
         while not condition():
-            workers.changed.clear()
-            await workers.changed.wait()
+            await workers.changed.wait()  # nothing changes between the look and the wait
 
 
 async def test_two_addresses_of_one_worker_are_one_worker() -> None:
@@ -94,9 +93,7 @@ async def test_worker_of_another_model_is_not_used(facts: dict[str, Any]) -> Non
 async def test_draining_worker_gets_no_new_requests(start_fleet: StartFleet) -> None:
     async with start_fleet([40, EOS], decodes=2) as fleet:
         fleet.decodes[0].set_load(is_draining=True)
-        async with asyncio.timeout(5):
-            while len(fleet.router.workers.decodes) == 2:
-                await asyncio.sleep(0.01)
+        await until(fleet.router.workers, lambda: len(fleet.router.workers.decodes) == 1)
         for _ in range(5):
             await fleet.stream(LONG)
         assert (len(fleet.decodes[0].specs), len(fleet.decodes[1].specs)) == (0, 5)
@@ -156,6 +153,13 @@ async def test_health_is_serving_with_both_roles_only(start_fleet: StartFleet) -
             health_pb2.HealthCheckResponse.NOT_SERVING,
         )
         async with asyncio.timeout(10):
+            while (await states.read()).status != serving:
+                pass
+            fleet.decode.set_load(is_draining=True)
+            while (await states.read()).status != not_serving:
+                pass
+            fleet.decode.load.is_draining = False
+            fleet.decode.set_load()
             while (await states.read()).status != serving:
                 pass
             await fleet.prefill.die()
