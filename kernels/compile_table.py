@@ -39,6 +39,7 @@ def compile_variant(arch: Arch, index: int) -> Row:
 
 def compile_all(archs: list[Arch], match: str, num_jobs: int) -> list[Row]:
     """Every matching variant for every architecture, in order, under a progress bar."""
+    from rich.console import Console
     from rich.progress import Progress
 
     work = [
@@ -48,7 +49,8 @@ def compile_all(archs: list[Arch], match: str, num_jobs: int) -> list[Row]:
         if re.search(match, f"{variant.kernel} {variant.dtype} {variant.shape}")
     ]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_jobs, mp_context=context) as pool, Progress() as progress:
+    bar = Progress(console=Console(stderr=True))
+    with ProcessPoolExecutor(num_jobs, mp_context=context) as pool, bar as progress:
         task = progress.add_task("compiling", total=len(work))
         futures = [pool.submit(compile_variant, *item) for item in work]
         for future in futures:

@@ -98,7 +98,7 @@ def plan_rotary(
             "HALF": half,
             "HALF_PAD": half_pad,
         },
-        num_warps=8 if heads_pad * half_pad > 2048 else 4,
+        num_warps=8 if heads_pad * half_pad > 1024 else 4,
     )
 
 

@@ -14,20 +14,22 @@ import pytest
 
 from octavo.kernels.gpu.binary import MAX_SHARED_BYTES, Binary
 
+pytestmark = pytest.mark.timeout(240)  # a compiler needs its seconds, more on a busy machine
+
 
 def compile_table(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     return subprocess.run(
         [sys.executable, "-m", "octavo.kernels.compile_table", *arguments],
-        env=environment, capture_output=True, text=True, timeout=100,
+        env=environment, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Attention at head_dim 64 and 128 in bfloat16, the split merge and the norms of one size."""
+    """Attention at head_dim 128 in bfloat16, its split merge, and one norm with residual."""
     path: Path = tmp_path_factory.mktemp("table") / "rows.json"
-    match = "bfloat16 D (64|128), (group 4|window 0)|float16 N 4096"
+    match = "bfloat16 D 128, (group 4|window 0)|bfloat16 N 4096, add"
     result = compile_table("--match", match, "--json", str(path))
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 with problems" in result.stdout
@@ -48,7 +50,7 @@ def test_main_variants_compile_for_every_target_without_spills(rows: list[dict[s
 
 def test_attention_uses_tensor_cores_and_asynchronous_copies(rows: list[dict[str, Any]]) -> None:
     attention = [row for row in rows if row["kernel"].endswith("_attention")]
-    assert len(attention) == 2 * 2 * 3  # kernels, head dims, targets
+    assert len(attention) == 2 * 3  # kernels, targets
     for row in attention:
         assert row["binary"]["num_mma"] > 0, row
         if row["binary"]["arch"] != "gfx942":
@@ -73,6 +75,6 @@ def test_a_spill_or_too_much_shared_memory_is_a_problem() -> None:
 def test_the_table_refuses_the_interpreter() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "octavo.kernels.compile_table"],
-        env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=60,
+        env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert result.returncode == 2 and "TRITON_INTERPRET" in result.stderr
