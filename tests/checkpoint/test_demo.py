@@ -20,6 +20,7 @@ from octavo.engine.models import DecoderModel, load_model
 from octavo.kernels.select import for_device
 
 CPU = torch.device("cpu")
+ANSWER = "The capital of France is Paris.<|im_end|>"
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 
 
