@@ -43,7 +43,8 @@ def up(
     import asyncio
 
     from octavo.checkpoint.errors import CheckpointError
-    from octavo.cli.up import ChildDied, UpConfig, console, run_up
+    from octavo.cli.display import console
+    from octavo.cli.up import ChildDied, UpConfig, run_up
 
     try:
         config = UpConfig(
@@ -74,7 +75,7 @@ def fetch_demo() -> None:
     """Fetch and convert the demo model, SmolLM2-135M-Instruct (98 MB), into the local cache."""
     import asyncio
 
-    from octavo.cli.up import prepare_model
+    from octavo.cli.display import prepare_model
 
     print(asyncio.run(prepare_model("smollm2-135m-instruct")))
 

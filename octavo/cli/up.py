@@ -14,28 +14,18 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-
-from octavo.checkpoint.resolve import resolve_model
 from octavo.cli.child import Child
-from octavo.registry.embedded import EmbeddedRedis, EmbeddedRedisUnavailable
-
-POLL_S = 0.05
-SERVICE = "octavo.inference.v1.InferenceService"
-
-console = Console(stderr=True)
+from octavo.cli.display import answer, console, prepare_model, show_ready, wait_until_ready
+from octavo.registry.embedded import EmbeddedRedis
+from octavo.registry.errors import EmbeddedRedisUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +67,18 @@ async def run_up(config: UpConfig, question: str | None) -> None:
         model = await prepare_model(config.model)
         resolved = time.perf_counter()
         async with AsyncExitStack() as stack:
-            redis_url = await stack.enter_async_context(redis_for(config, folder))
+            redis_url = await stack.enter_async_context(redis_for(config))
             children = plan(config, model, folder, redis_url)
             watch = await stack.enter_async_context(running(children, config.grace_s))
-            ready = asyncio.create_task(wait_until_ready(config, children))
-            if not await first_of(ready, watch, stop):
-                return
-            show_ready(
-                config, children, redis_url, time.perf_counter() - started, resolved - started
-            )
+            names = [child.name for child in children]
+            ready = asyncio.create_task(wait_until_ready(config.model, config.address, names))
+            async with asyncio.timeout(config.start_timeout_s):
+                if not await first_of(ready, watch, stop):
+                    return
+            title = f"octavo is ready: {Path(config.model).name} on {config.address}"
+            show_ready(title, children, redis_url)
+            waited, found = time.perf_counter() - started, resolved - started
+            console.print(f"ready after {waited:.1f} s ({found:.1f} s of it to find the model)")
             if question is not None:
                 ask = asyncio.create_task(answer(config.address, question))
                 await first_of(ask, watch, stop)
@@ -96,22 +89,8 @@ async def run_up(config: UpConfig, question: str | None) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def prepare_model(name: str) -> Path:
-    """Find, fetch or convert the model, with a bar while it takes time."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(f"finding {name}", total=None)
-
-        def show(stage: str, num_done_bytes: int, num_total_bytes: int) -> None:
-            progress.update(
-                task, description=stage, completed=num_done_bytes, total=num_total_bytes
-            )
-
-        return await asyncio.to_thread(resolve_model, name, progress=show)
-
-
 @asynccontextmanager
-async def redis_for(config: UpConfig, folder: Path) -> AsyncIterator[str | None]:
+async def redis_for(config: UpConfig) -> AsyncIterator[str | None]:
     """The URL of the Redis to use; starts an embedded one where none is named."""
     if config.redis_url or not config.use_redis:
         yield config.redis_url
@@ -196,26 +175,6 @@ async def raise_when_one_ends(children: list[Child]) -> None:
     raise ChildDied(f"{child.name} ended with status {wait.result()}:\n{child.log_tail()}")
 
 
-async def wait_until_ready(config: UpConfig, children: list[Child]) -> None:
-    """Poll the router's health until it serves, with one line a process."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        names = ", ".join(child.name for child in children)
-        progress.add_task(f"loading {Path(config.model).name}: {names}", total=None)
-        async with (
-            asyncio.timeout(config.start_timeout_s),
-            grpc.aio.insecure_channel(config.address) as channel,
-        ):
-            stub = health_pb2_grpc.HealthStub(channel)
-            request = health_pb2.HealthCheckRequest(service=SERVICE)
-            while True:
-                with contextlib.suppress(grpc.aio.AioRpcError):
-                    reply = await stub.Check(request, timeout=1)
-                    if reply.status == health_pb2.HealthCheckResponse.SERVING:
-                        return
-                await asyncio.sleep(POLL_S)
-
-
 async def first_of(
     work: "asyncio.Task[None] | None", watch: "asyncio.Task[None]", stop: asyncio.Event
 ) -> bool:
@@ -225,9 +184,9 @@ async def first_of(
         ChildDied: a process ended first.
     """
     stopping = asyncio.create_task(stop.wait())
-    tasks: set[asyncio.Task[object]] = {watch, stopping}  # type: ignore[arg-type]
+    tasks: set[asyncio.Future[Any]] = {watch, stopping}
     if work is not None:
-        tasks.add(work)  # type: ignore[arg-type]
+        tasks.add(work)
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if watch.done():
@@ -238,32 +197,3 @@ async def first_of(
     if work is not None:
         work.cancel()
     return False
-
-
-def show_ready(
-    config: UpConfig, children: list[Child], redis_url: str | None, total_s: float, model_s: float
-) -> None:
-    """A short table of what runs, and the next command."""
-    table = Table(title=f"octavo is ready: {Path(config.model).name} on {config.address}")
-    for heading in ("role", "pid", "core", "log"):
-        table.add_column(heading)
-    for child in children:
-        core = "" if child.core is None else str(child.core)
-        table.add_row(child.name, str(child.pid), core, str(child.log))
-    table.add_row("redis", "", "", "none" if redis_url is None else redis_url.rpartition("@")[2])
-    console.print(table)
-    console.print(f"ready after {total_s:.1f} s ({model_s:.1f} s of it to find the model)")
-    console.print('ask it:  octavo generate "What is a paged KV cache?"     end it:  Ctrl-C')
-
-
-async def answer(address: str, question: str) -> None:
-    """Stream one answer to standard output."""
-    from octavo.client import AsyncClient
-
-    async with AsyncClient(address) as client:
-        messages = [{"role": "user", "content": question}]
-        async for delta in client.stream(messages, max_tokens=200):
-            sys.stdout.write(delta.text)
-            sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()

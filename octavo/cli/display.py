@@ -1,0 +1,76 @@
+"""What `octavo up` shows a person: progress while it starts, a table when ready, an answer."""
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from octavo.checkpoint.resolve import resolve_model
+from octavo.cli.child import Child
+from octavo.client import AsyncClient
+
+POLL_S = 0.05
+SERVICE = "octavo.inference.v1.InferenceService"
+
+console = Console(stderr=True)
+
+
+async def prepare_model(name: str) -> Path:
+    """Find, fetch or convert the model, with a bar while it takes time."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"finding {name}", total=None)
+
+        def show(stage: str, num_done_bytes: int, num_total_bytes: int) -> None:
+            progress.update(
+                task, description=stage, completed=num_done_bytes, total=num_total_bytes
+            )
+
+        return await asyncio.to_thread(resolve_model, name, progress=show)
+
+
+async def wait_until_ready(model: str, address: str, names: list[str]) -> None:
+    """Poll the router's health until it serves, with one line a process."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(f"loading {Path(model).name}: {', '.join(names)}", total=None)
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub: Any = health_pb2_grpc.HealthStub(channel)  # its type stubs know no method
+            request = health_pb2.HealthCheckRequest(service=SERVICE)
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    reply = await stub.Check(request, timeout=1)
+                    if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+                await asyncio.sleep(POLL_S)
+
+
+def show_ready(title: str, children: list[Child], redis_url: str | None) -> None:
+    """A short table of what runs, and the next command."""
+    table = Table(title=title)
+    for heading in ("role", "pid", "core", "log"):
+        table.add_column(heading)
+    for child in children:
+        core = "" if child.core is None else str(child.core)
+        table.add_row(child.name, str(child.pid), core, str(child.log))
+    table.add_row("redis", "", "", "none" if redis_url is None else redis_url.rpartition("@")[2])
+    console.print(table)
+    console.print('ask it:  octavo generate "What is a paged KV cache?"     end it:  Ctrl-C')
+
+
+async def answer(address: str, question: str) -> None:
+    """Stream one answer to standard output."""
+    async with AsyncClient(address) as client:
+        messages = [{"role": "user", "content": question}]
+        async for delta in client.stream(messages, max_tokens=200):
+            sys.stdout.write(delta.text)
+            sys.stdout.flush()
+    sys.stdout.write("\n")
+    sys.stdout.flush()
