@@ -66,12 +66,10 @@ class IncrementalDetokenizer:
         return self._decode(self._window[self._num_context :])
 
     def _slide(self, new_text: str) -> None:
-        """Let the tokens just sent be the context of the next one."""
+        """Let the tokens just sent be the context of the next one; without text they are none."""
         if new_text:
             self._window = self._window[self._num_context :]
             self._sent = self._decode(self._window)
-        elif self._sent:  # the token has no text: the context before it is the better one
-            self._window.pop()
         self._num_context = len(self._window)
 
     def _release_broken(self, new_text: str) -> str:

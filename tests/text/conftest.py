@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from text.vocabularies import byte_level, metaspace, word_piece
 
 from octavo.text.tokenizer import Tokenizer
+from text.vocabularies import byte_level, metaspace, word_piece
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text.vocabularies import SPACE
 
 from octavo.text.detokenizer import REPLACEMENT
 from octavo.text.tokenizer import Tokenizer
+from text.vocabularies import SPACE
 
 EMOJI = "\N{GRINNING FACE}\N{PARTY POPPER}"
 
@@ -111,6 +111,7 @@ def test_random_byte_fallback_runs_lose_no_character_that_decode_keeps(
         [SPACE, SPACE, SPACE, "x"],
         ["<0x0A>", "<0x0A>", "<0x09>", "x", "<0x0A>"],
         ["</s>", SPACE + "is", "<s>", "is", "<s>", SPACE, SPACE + "a"],
+        ["is", "", SPACE + "a", "", "", SPACE * 2, "", SPACE + "This"],
     ],
 )
 @pytest.mark.parametrize("skip", [True, False])
@@ -156,6 +157,36 @@ def test_whole_characters_stay_when_their_byte_run_breaks_off(
     assert "".join(deltas(metaspace_tokenizer, prompt, output)) == EMOJI[0] + 2 * REPLACEMENT
     # decode takes the whole one back
     assert expected(metaspace_tokenizer, prompt, output) == 6 * REPLACEMENT
+
+
+@pytest.mark.parametrize("num_broken", range(1, 7))
+def test_a_character_behind_broken_bytes_is_whole(
+    byte_level_tokenizer: Tokenizer, num_broken: int
+) -> None:
+    character = byte_level_tokenizer.encode("\N{OLD ITALIC LETTER A}", add_special_tokens=False)
+    output = ids(byte_level_tokenizer, *["ÿ"] * num_broken) + character
+    streamed = "".join(deltas(byte_level_tokenizer, [], output))
+    assert streamed == num_broken * REPLACEMENT + "\N{OLD ITALIC LETTER A}"
+
+
+def test_a_byte_run_that_begins_broken_is_sent_as_decode_shows_it(
+    metaspace_tokenizer: Tokenizer,
+) -> None:
+    prompt = metaspace_tokenizer.encode("Hello")
+    output = run(metaspace_tokenizer, b"\xff" + "€".encode()) + ids(metaspace_tokenizer, "x")
+    assert expected(metaspace_tokenizer, prompt, output) == 4 * REPLACEMENT + "x"
+    assert "".join(deltas(metaspace_tokenizer, prompt, output)) == 4 * REPLACEMENT + "x"
+
+
+@pytest.mark.parametrize("prompt", ["Hello</s></s></s></s></s></s></s></s></s></s>", 5 * "€"])
+@pytest.mark.parametrize("piece", [SPACE + "This", "<0x0A>"])
+def test_the_prompts_tail_reaches_back_to_text_and_to_a_whole_character(
+    metaspace_tokenizer: Tokenizer, prompt: str, piece: str
+) -> None:
+    prompt_ids, output = metaspace_tokenizer.encode(prompt), ids(metaspace_tokenizer, piece)
+    streamed = "".join(deltas(metaspace_tokenizer, prompt_ids, output))
+    assert streamed == expected(metaspace_tokenizer, prompt_ids, output)
+    assert streamed == piece.replace(SPACE, " ").replace("<0x0A>", "\n")
 
 
 @pytest.mark.parametrize("byte", [0xC3, 0xFF])

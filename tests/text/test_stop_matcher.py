@@ -65,6 +65,7 @@ def test_the_stop_string_that_ends_first_wins() -> None:
 def test_a_stop_string_may_begin_inside_a_failed_start() -> None:
     assert feed(["aab"], list("aaab")) == (["", "", "a", ""], "aab")
     assert feed(["aab"], ["aaab"]) == (["a"], "aab")
+    assert feed(["aabaaac"], ["aabaaabaaac"]) == (["aaba"], "aabaaac")
 
 
 def test_nothing_waits_when_the_stop_text_is_included() -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text.vocabularies import metaspace
 from transformers import AutoTokenizer
 
 from octavo.text.pretrained import UnsupportedTokenizer
 from octavo.text.tokenizer import ChatTemplateError, Tokenizer
+from text.vocabularies import metaspace
 
 CHAT = [
     {"role": "user", "content": "This is a test"},

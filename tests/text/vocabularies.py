@@ -56,7 +56,7 @@ def byte_level(folder: Path) -> Path:
 def metaspace(folder: Path, tokenizer_class: str = "PreTrainedTokenizerFast") -> Path:
     words = ["This", "is", "a", "test", "Hello", "world", "x"]
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    pieces += [SPACE, *sorted(set("".join(words))), "é"]
+    pieces += [SPACE, *sorted(set("".join(words))), "é", ""]
     merges: list[tuple[str, str]] = [(SPACE * n, SPACE * n) for n in (1, 2, 4)]
     for word in words:
         for end in range(2, len(word) + 1):
