@@ -30,6 +30,8 @@ class Tokenizer:
     def __init__(self, pretrained: PreTrainedTokenizerFast) -> None:
         self._pretrained = pretrained
         self._backend = pretrained.backend_tokenizer
+        start = self._backend.encode("", add_special_tokens=True).ids[:1]
+        self._adds_bos = start == [self.bos_token_id]
         added = self._backend.get_added_tokens_decoder()
         self._special_ids = frozenset(i for i, token in added.items() if token.special)
         # White space is no control token, even where it has a token of its own (Gemma's "\n\n").
@@ -62,8 +64,7 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Encode raw text; with special tokens, exactly one BOS even if the text spells it too."""
         token_ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        bos = self.bos_token_id
-        if add_special_tokens and bos is not None and token_ids[:2] == [bos, bos]:
+        if add_special_tokens and self._adds_bos and token_ids[1:2] == [self.bos_token_id]:
             del token_ids[0]
         return token_ids
 

@@ -132,6 +132,12 @@ def test_end_of_sequence_text_in_a_llama_chat_stays_text(metaspace_tokenizer: To
     assert token_ids.count(1) == 1
 
 
+def test_raw_text_keeps_each_bos_it_spells_where_none_is_added(byte_level_path: Path) -> None:
+    tokenizer = Tokenizer.load(byte_level_path)
+    tokenizer._pretrained.bos_token = "<|im_start|>"  # as SmolLM2 names it
+    assert tokenizer.encode("<|im_start|><|im_start|>")[:2] == [1, 1]
+
+
 def test_raw_text_may_spell_control_tokens(byte_level_tokenizer: Tokenizer) -> None:
     assert byte_level_tokenizer.encode("<|im_start|>a<|im_end|>")[::2] == [1, 2]
 
