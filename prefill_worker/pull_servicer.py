@@ -66,7 +66,7 @@ class PullServicer:
             self._check(opening)
             is_known = self.handovers.is_open(key)
             with self.streams.one(belongs_to_open_request=is_known):
-                if len(self.handovers) >= MAX_PARKED_PULLS:
+                if not is_known and len(self.handovers) >= MAX_PARKED_PULLS:
                     raise Overloaded(f"{MAX_PARKED_PULLS} requests are open here", 1.0)
                 async with self.handovers.leg(key, PULL) as attempt:
                     await attempt.wait_for(PREFILL)
