@@ -6,10 +6,11 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -21,36 +22,53 @@ SERVICE = "octavo.inference.v1.InferenceService"
 
 
 @dataclass(frozen=True)
-class Service:
-    """Where a running service can be reached."""
+class Deployment:
+    """A router that serves, and where the workers behind it can be asked what they hold."""
 
     address: str
+
+    def worker_addresses(self, role: str) -> list[str]:
+        raise NotImplementedError
+
+    async def workers(self, role: str) -> list[worker_pb2.GetWorkerResponse]:
+        """What every worker of a role says of itself, in order of its name."""
+        return [await get_worker(address) for address in self.worker_addresses(role)]
+
+    async def all_workers(self) -> list[worker_pb2.GetWorkerResponse]:
+        return await self.workers("prefill") + await self.workers("decode")
+
+    async def wait_until_quiet(self, timeout_s: float = 5.0) -> None:
+        """Every worker holds no block any more (case Q of the case list)."""
+        async with asyncio.timeout(timeout_s):
+            workers = await self.all_workers()
+            while any(worker.blocks.held for worker in workers):
+                await asyncio.sleep(0.02)
+                workers = await self.all_workers()
+        for worker in workers:
+            blocks = worker.blocks
+            assert blocks.free + blocks.cached == blocks.total, worker
+
+
+@dataclass(frozen=True)
+class Service(Deployment):
+    """Where a running `octavo up` can be reached."""
+
     run_dir: Path
     process: asyncio.subprocess.Process
 
     def worker_addresses(self, role: str) -> list[str]:
         return [f"unix:{path}" for path in sorted(self.run_dir.glob(f"{role}-*.sock"))]
 
-    async def workers(self, role: str) -> list[worker_pb2.GetWorkerResponse]:
-        """What every worker of a role says of itself, in order of its name."""
-        replies = []
-        for address in self.worker_addresses(role):
-            async with open_channel(address) as channel:
-                stub = worker_pb2_grpc.WorkerServiceStub(channel)
-                replies.append(await stub.GetWorker(worker_pb2.GetWorkerRequest(), timeout=30))
-        return replies
-
-    async def wait_until_quiet(self, timeout_s: float = 5.0) -> None:
-        """Every worker holds no block any more (case Q of the case list)."""
-        async with asyncio.timeout(timeout_s):
-            while True:
-                workers = await self.workers("prefill") + await self.workers("decode")
-                if all(worker.blocks.held == 0 for worker in workers):
-                    break
-                await asyncio.sleep(0.05)
-        for worker in workers:
-            blocks = worker.blocks
-            assert blocks.free + blocks.cached + blocks.held == blocks.total, worker
+    def is_complete(self) -> bool:
+        """Whether the router has met every worker that was started."""
+        router_log = self.run_dir / "router.log"
+        joined = [
+            line
+            for line in (router_log.read_text() if router_log.exists() else "").splitlines()
+            if line.endswith(" joined")
+        ]
+        names = [log.stem for log in self.run_dir.glob("*-[0-9]*.log")]
+        return bool(names) and all(any(f" {name} " in line for line in joined) for name in names)
 
     def logs(self) -> str:
         return "\n".join(
@@ -59,14 +77,29 @@ class Service:
         )
 
 
+async def get_worker(address: str) -> worker_pb2.GetWorkerResponse:
+    """What one worker says of itself."""
+    async with open_channel(address) as channel:
+        stub = worker_pb2_grpc.WorkerServiceStub(channel)
+        reply: worker_pb2.GetWorkerResponse = await stub.GetWorker(
+            worker_pb2.GetWorkerRequest(), timeout=30
+        )
+        return reply
+
+
+def free_address() -> str:
+    """A loopback address that nobody listened at a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
 @asynccontextmanager
 async def running_service(
     model: Path, *flags: str, env: dict[str, str] | None = None, timeout_s: float = 120
 ) -> AsyncIterator[Service]:
     """`octavo up --model MODEL FLAGS...`, ready to answer."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = free_address()
     with tempfile.TemporaryDirectory(prefix="octavo-test-") as folder:
         arguments = ["--model", str(model), "--address", address, "--run-dir", folder, *flags]
         process = await asyncio.create_subprocess_exec(
@@ -74,7 +107,10 @@ async def running_service(
         )
         service = Service(address, Path(folder), process)
         try:
-            await _wait_until_ready(service, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await wait_until_serving(address, process, service.logs)
+                while not service.is_complete():
+                    await asyncio.sleep(0.02)
             yield service
         finally:
             if process.returncode is None:
@@ -83,12 +119,16 @@ async def running_service(
                 await process.wait()
 
 
-async def _wait_until_ready(service: Service, timeout_s: float) -> None:
+async def wait_until_serving(
+    address: str, process: asyncio.subprocess.Process, logs: Callable[[], str]
+) -> None:
+    """Wait for the router's health; fail with the logs when its process ended."""
     request = health_pb2.HealthCheckRequest(service=SERVICE)
-    async with asyncio.timeout(timeout_s), grpc.aio.insecure_channel(service.address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+    impatient = [("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 100)]
+    async with grpc.aio.insecure_channel(address, options=impatient) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         while True:
-            assert service.process.returncode is None, service.logs()
+            assert process.returncode is None, logs()
             try:
                 reply = await stub.Check(request, timeout=1)
                 if reply.status == health_pb2.HealthCheckResponse.SERVING:

@@ -18,6 +18,9 @@ from octavo.client import AsyncClient
 
 POLL_S = 0.05
 SERVICE = "octavo.inference.v1.InferenceService"
+WORKER_SERVICE = "octavo.internal.v1alpha1.WorkerService"
+# By default a channel tries again after 1 s, 1.6 s, 2.6 s: a service would look slow to start.
+IMPATIENT = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 100)]
 
 console = Console(stderr=True)
 
@@ -36,20 +39,34 @@ async def prepare_model(name: str) -> Path:
         return await asyncio.to_thread(resolve_model, name, progress=show)
 
 
-async def wait_until_ready(model: str, address: str, names: list[str]) -> None:
-    """Poll the router's health until it serves, with one line a process."""
+async def wait_until_ready(model: str, address: str, workers: dict[str, str]) -> None:
+    """Poll until every worker (name to address) and then the router serve, showing who is awaited.
+
+    The router alone is ready with the first worker of each role.
+    """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task(f"loading {Path(model).name}: {', '.join(names)}", total=None)
-        async with grpc.aio.insecure_channel(address) as channel:
-            stub: Any = health_pb2_grpc.HealthStub(channel)  # its type stubs know no method
-            request = health_pb2.HealthCheckRequest(service=SERVICE)
-            while True:
-                with contextlib.suppress(grpc.aio.AioRpcError):
-                    reply = await stub.Check(request, timeout=1)
-                    if reply.status == health_pb2.HealthCheckResponse.SERVING:
-                        return
-                await asyncio.sleep(POLL_S)
+        task = progress.add_task("", total=None)
+        loading = {name: (worker, WORKER_SERVICE) for name, worker in workers.items()}
+        loading["router"] = (address, SERVICE)
+        while loading:
+            progress.update(task, description=f"loading {Path(model).name}: {', '.join(loading)}")
+            name, (target, service) = next(iter(loading.items()))
+            await _wait_until_serving(target, service)
+            del loading[name]
+
+
+async def _wait_until_serving(address: str, service: str) -> None:
+    """Poll a process's health until it serves."""
+    request = health_pb2.HealthCheckRequest(service=service)
+    async with grpc.aio.insecure_channel(address, options=IMPATIENT) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)  # its type stubs know no method
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                reply = await stub.Check(request, timeout=1)
+                if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+            await asyncio.sleep(POLL_S)
 
 
 def show_ready(title: str, children: list[Child], redis_url: str | None) -> None:

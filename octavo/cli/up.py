@@ -70,8 +70,9 @@ async def run_up(config: UpConfig, question: str | None) -> None:
             redis_url = await stack.enter_async_context(redis_for(config))
             children = plan(config, model, folder, redis_url)
             watch = await stack.enter_async_context(running(children, config.grace_s))
-            names = [child.name for child in children]
-            ready = asyncio.create_task(wait_until_ready(config.model, config.address, names))
+            names = [child.name for child in children if child.name != "router"]
+            workers = {name: socket_address(folder, name) for name in names}
+            ready = asyncio.create_task(wait_until_ready(config.model, config.address, workers))
             async with asyncio.timeout(config.start_timeout_s):
                 if not await first_of(ready, watch, stop):
                     return
@@ -120,7 +121,7 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
     for role, count in counts.items():
         for index in range(count):
             name = f"{role}-{index}"
-            address = f"unix:{folder / name}.sock"
+            address = socket_address(folder, name)
             sockets[role].append(address)
             core = cores[len(children) % len(cores)] if cores and config.device != "cuda" else None
             arguments = [f"{role}-worker", *shared, "--listen-address", address]
@@ -140,6 +141,11 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
     return children
 
 
+def socket_address(folder: Path, name: str) -> str:
+    """Where a worker listens."""
+    return f"unix:{folder / name}.sock"
+
+
 def worker_environment() -> dict[str, str]:
     """One thread that sleeps while it waits: spinning threads on shared cores cost tenfold."""
     return {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false"}
@@ -157,8 +163,9 @@ async def running(children: list[Child], grace_s: float) -> AsyncIterator["async
         watch.cancel()
         with contextlib.suppress(asyncio.CancelledError, ChildDied):
             await watch
-        for name in ("router", "decode", "prefill"):
-            group = [child for child in children if child.name.startswith(name)]
+        workers = [child for child in children if child.name != "router"]
+        routers = [child for child in children if child.name == "router"]
+        for group in (routers, workers):  # once the router has ended, so has every request
             await asyncio.gather(*(child.end(grace_s) for child in group))
 
 
