@@ -141,6 +141,12 @@ class Pair:
                 await asyncio.sleep(0.005)
 
 
+async def ended(*tasks: "asyncio.Task[Any]") -> None:
+    """Wait until all have ended, each in its own way."""
+    async with asyncio.timeout(5):
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def sequence(
     prompt: list[int],
     sampling: SamplingParams = GREEDY,

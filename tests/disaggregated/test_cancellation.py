@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from disaggregated.copies import HeldCopies
-from disaggregated.pair import Pair, Reply, running_pair, sequence
+from disaggregated.pair import Pair, Reply, ended, running_pair, sequence
 from disaggregated.prompts import expected_tokens, greedy, prompt_of
 from octavo.internal.v1alpha1 import worker_pb2
 
@@ -57,7 +57,7 @@ async def test_cancel_while_prefill_waits_for_its_pull(tiny_model: Path) -> None
         await until(lambda: pair.prefill.streams.num_open == 1)
         assert pair.prefill.loop.load.blocks.held == 0
         alone.cancel()
-        await asyncio.wait({alone})
+        await ended(alone)
         await assert_sound(pair, tiny_model)
 
 
@@ -68,7 +68,7 @@ async def test_cancel_while_the_pull_waits_for_its_prefill(tiny_model: Path) -> 
         await until(lambda: pair.prefill.streams.num_open == 1)
         assert pair.decode.loop.load.blocks.held == 3
         alone.cancel()
-        await asyncio.wait({alone})
+        await ended(alone)
         await assert_sound(pair, tiny_model)
 
 
@@ -99,7 +99,7 @@ async def test_cancel_when_the_first_token_is_there(tiny_model: Path) -> None:
         assert not reply.deltas, "the token came before any block had arrived"
         for leg in legs:
             leg.cancel()
-        await asyncio.wait(legs)
+        await ended(*legs)
         copies.let_go()
         await assert_sound(pair, tiny_model)
 
@@ -114,7 +114,7 @@ async def test_cancel_while_decoding(tiny_model: Path, num_tokens: int) -> None:
         decode = asyncio.create_task(pair.run_decode(pair.start(spec), reply))
         await until(lambda: len(reply.deltas) >= num_tokens)
         decode.cancel()
-        await asyncio.wait({prefill, decode})
+        await ended(prefill, decode)
         await assert_sound(pair, tiny_model)
 
 
@@ -129,7 +129,7 @@ async def run_one_leg(pair: Pair, spec: worker_pb2.SequenceSpec, lost: str) -> B
     await copies.held.wait()
     legs[lost].cancel()
     copies.let_go()
-    await asyncio.wait(legs.values(), timeout=5)
+    await ended(*legs.values())
     (other,) = legs.keys() - {lost}
     return legs[other].exception()
 

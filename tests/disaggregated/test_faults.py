@@ -9,7 +9,7 @@ import pytest
 
 from checkpoints import tiny_llama
 from disaggregated.copies import HeldCopies, before_each_copy
-from disaggregated.pair import GROUP_KEY, Pair, Reply, running_pair, sequence
+from disaggregated.pair import GROUP_KEY, Pair, Reply, ended, running_pair, sequence
 from disaggregated.prompts import expected_tokens, prompt_of
 from octavo.block_key import prompt_digest
 from octavo.internal.v1alpha1 import worker_pb2
@@ -29,7 +29,7 @@ async def failure_of(pair: Pair, spec: worker_pb2.SequenceSpec) -> grpc.aio.AioR
     prefill = asyncio.create_task(pair.run_prefill(spec, Reply()))
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await pair.run_decode(pair.start(spec), Reply())
-    await asyncio.wait({prefill}, timeout=5)
+    await ended(prefill)
     return failed.value
 
 
@@ -139,7 +139,7 @@ async def test_prefill_ends_a_pull_whose_reader_is_stuck(tiny_model: Path) -> No
             await pair.run_prefill(spec, Reply())
         assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
         decode.cancel()  # as the router does when a leg fails
-        await asyncio.wait({decode})
+        await ended(decode)
         await asyncio.sleep(0.1)
         assert pair.decode.loop.load.blocks.held > 0, "a thread still writes them"
         copies.let_go()

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from disaggregated.copies import HeldCopies
-from disaggregated.pair import GROUP_KEY, Pair, Reply, running_pair, sequence
+from disaggregated.pair import GROUP_KEY, Pair, Reply, ended, running_pair, sequence
 from disaggregated.prompts import expected_tokens, prompt_of
 from octavo.block_key import prompt_digest
 from octavo.internal.v1alpha1 import worker_pb2
@@ -155,7 +155,7 @@ async def test_a_newer_attempt_takes_over_and_older_ones_are_refused(tiny_model:
         ]
         await copies.held.wait()
         new = asyncio.create_task(pair.generate(sequence(prompt, request_id="same", attempt=2)))
-        await asyncio.wait(legs, timeout=5)
+        await ended(*legs)
         codes = {error.code() for leg in legs if (error := leg.exception())}  # type: ignore[union-attr,attr-defined]
         assert codes <= {grpc.StatusCode.ABORTED, grpc.StatusCode.UNAVAILABLE} and len(codes) > 0
         copies.let_go()

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from disaggregated.pair import sequence
+from disaggregated.pair import ended, sequence
 from disaggregated.processes import WorkerProcess, worker_process
 from disaggregated.prompts import expected_tokens, greedy, prompt_of
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
@@ -77,7 +77,7 @@ async def test_prefill_killed_in_mid_transfer(tiny_model: Path, tmp_path: Path) 
             tasks = legs.start(facts.worker)
             await wait_for_transfer(decode)
             prefill.signal(signal.SIGKILL)
-            await asyncio.wait(tasks, timeout=5)
+            await ended(*tasks)
             assert [code_of(task) for task in tasks] == [grpc.StatusCode.UNAVAILABLE] * 2
             await wait_until_nothing_is_held(decode)
         assert (SHM_FOLDER / facts.shared_memory.name).exists(), "nobody could unlink it"
@@ -98,7 +98,7 @@ async def test_decode_killed_in_mid_transfer(tiny_model: Path, tmp_path: Path) -
         tasks = legs.start((await prefill.facts()).worker)
         await wait_for_transfer(decode)
         decode.signal(signal.SIGKILL)
-        await asyncio.wait(tasks, timeout=5)
+        await ended(*tasks)
         assert [code_of(task) for task in tasks] == [grpc.StatusCode.UNAVAILABLE] * 2
         await wait_until_nothing_is_held(prefill)
 
@@ -120,7 +120,7 @@ async def test_sigterm_lets_open_requests_finish(tiny_model: Path, tmp_path: Pat
             while await prefill.health(service) == health_pb2.HealthCheckResponse.SERVING:
                 await asyncio.sleep(0.01)
         late = Legs(prefill, decode, sequence(prompt_of(9))).start(facts.worker)
-        await asyncio.wait(late, timeout=5)
+        await ended(*late)
         assert [code_of(task) for task in late] == [grpc.StatusCode.UNAVAILABLE] * 2
         await asyncio.gather(*tasks)
         assert legs.tokens == expected_tokens(tiny_model, prompt, 30)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from disaggregated.copies import HeldCopies
-from disaggregated.pair import running_pair, sequence
+from disaggregated.pair import ended, running_pair, sequence
 from disaggregated.prompts import expected_tokens, greedy, prompt_of
 
 
@@ -23,7 +23,7 @@ async def test_the_next_request_waits_for_the_late_copy_and_is_exact(
         first = asyncio.create_task(pair.generate(sequence(prompt_of(90))))
         await copies.held.wait()
         first.cancel()
-        await asyncio.wait({first})
+        await ended(first)
 
         prompt = prompt_of(90, seed=1)
         second = asyncio.create_task(pair.generate(sequence(prompt, greedy(12))))
