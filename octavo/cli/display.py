@@ -86,7 +86,8 @@ async def answer(address: str, question: str) -> None:
     """Stream one answer to standard output."""
     async with AsyncClient(address) as client:
         messages = [{"role": "user", "content": question}]
-        async for delta in client.stream(messages, max_tokens=200):
+        # Small models ramble at temperature 1; a stranger's first answer should not.
+        async for delta in client.stream(messages, max_tokens=200, temperature=0.2, top_p=0.9):
             sys.stdout.write(delta.text)
             sys.stdout.flush()
     sys.stdout.write("\n")
