@@ -34,12 +34,11 @@ def binary(name: str) -> str:
     return path
 
 
-def binary_with_tls() -> str:
-    """A redis-server built with TLS, as Debian's is and the bundled one is not."""
+def need_directive(name: str) -> None:
+    """Skip where redis-server lacks it: Debian's has TLS and cluster-port, the bundled one not."""
     path = binary("redis-server")
-    if b"tls-cert-file" not in Path(path).resolve().read_bytes():
-        pytest.skip(f"{path} was built without TLS")
-    return path
+    if name.encode() not in Path(path).resolve().read_bytes():
+        pytest.skip(f"{path} knows no {name}; Debian's redis-server does")
 
 
 def free_port() -> int:

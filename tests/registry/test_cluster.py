@@ -14,7 +14,7 @@ from octavo.registry.connection import BACKGROUND, RedisSettings, open_redis
 from octavo.registry.directory import DirectoryTiming, WorkerDirectory
 from octavo.registry.index import PrefixIndex
 from octavo.registry.records import WorkerRecord
-from registry.redis_server import RedisServer, binary, eventually, free_port
+from registry.redis_server import RedisServer, binary, eventually, free_port, need_directive
 from registry.workers import RECORD, block_keys
 
 KEYS = block_keys(300)
@@ -24,6 +24,7 @@ RECORDS = [replace(RECORD, fingerprint=f"model {number}") for number in range(6)
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RedisServer]]:
+    need_directive("cluster-port")
     with ExitStack() as stack:
         running = []
         for number in range(3):

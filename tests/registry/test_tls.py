@@ -12,7 +12,7 @@ from octavo.registry.connection import BACKGROUND, RedisSettings, open_redis
 from octavo.registry.directory import WorkerDirectory
 from octavo.registry.errors import RedisUnavailable
 from octavo.registry.index import PrefixIndex
-from registry.redis_server import RedisServer, binary, binary_with_tls, eventually, free_port
+from registry.redis_server import RedisServer, binary, eventually, free_port, need_directive
 from registry.workers import FINGERPRINT, RECORD, block_keys
 
 PASSWORD = "correct horse@battery/staple"
@@ -44,7 +44,7 @@ class Certificates:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    binary_with_tls()
+    need_directive("tls-cert-file")
     made = Certificates(tmp_path_factory.mktemp("certificates"))
     made.make("authority", signer=None)
     for name in ("server", "client"):
