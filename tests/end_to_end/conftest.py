@@ -11,7 +11,7 @@ from end_to_end.prompts import check_alive_and_quiet, epochs_of
 from service import Service, running_service
 
 # A small pool: tests start many workers beside each other.
-SMALL_POOL = {"OCTAVO_NUM_BLOCKS": "512"}
+SMALL_POOL = {"OCTAVO_NUM_BLOCKS": "1024"}
 
 
 @pytest.fixture(scope="session")
