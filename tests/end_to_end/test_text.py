@@ -198,7 +198,6 @@ async def test_a_first_token_that_ends_the_output_needs_no_decode_step(
         if local_tokens == 0:
             (decode,) = await fleet.workers("decode")
             assert decode.counters.tokens_generated == 0
-            assert decode.counters.steps == 0 or decode.counters.live_slot_steps == 0
         stopped = await ask(client, stop=["A"], max_tokens=900, ignore_eos=True)
         assert (stopped.text, stopped.finish_reason) == ("", "stop_sequence")
         assert len(stopped.token_ids) == 1
