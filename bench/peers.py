@@ -122,7 +122,8 @@ class Vllm:
     def __init__(self, model: Path, log_dir: Path, venv: Path, max_model_len: int) -> None:
         self._port = free_port()
         command = [
-            str(venv / "bin/vllm"), "serve", str(model), "--served-model-name", "model",
+            str(venv / "bin/python"), "-m", "vllm.entrypoints.openai.api_server",
+            "--model", str(model), "--served-model-name", "model",
             "--host", "127.0.0.1", "--port", str(self._port), "--dtype", "bfloat16",
             "--max-model-len", str(max_model_len), "--max-num-seqs", "64",
             "--disable-log-stats", "--no-enable-log-requests",
