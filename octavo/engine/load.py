@@ -34,10 +34,15 @@ class Counters:
     live_slot_steps: int = 0
     allocated_slot_steps: int = 0
 
-    def count_step(self, holders: Iterable[Sequence], num_held: int, block_size: int) -> None:
+    def count_step(
+        self, holders: Iterable[Sequence], num_held: int, block_size: int, *, did_compute: bool
+    ) -> None:
         """Add a step after which these sequences hold num_held distinct blocks."""
-        # Only private blocks are partly empty: shared ones are full.
-        empty = sum(len(seq.block_ids) * block_size - seq.num_computed_tokens for seq in holders)
         self.steps += 1
-        self.live_slot_steps += num_held * block_size - empty
-        self.allocated_slot_steps += num_held * block_size
+        if did_compute:  # one that only shows life says nothing about how full the blocks are
+            # Only private blocks are partly empty: shared ones are full.
+            empty = sum(
+                len(seq.block_ids) * block_size - seq.num_computed_tokens for seq in holders
+            )
+            self.live_slot_steps += num_held * block_size - empty
+            self.allocated_slot_steps += num_held * block_size

@@ -138,7 +138,7 @@ class Scheduler:
             self._advance(seq, 1, sampled[seq])
         for chunk in plan.chunks:
             self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq))
-        self._count_step()
+        self._count_step(did_compute=plan.num_seqs > 0)
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -294,6 +294,7 @@ class Scheduler:
         )
         self._outputs.append(output)
 
-    def _count_step(self) -> None:
+    def _count_step(self, did_compute: bool) -> None:
         holders = chain(self._running, self._filling.values(), self._lingering.values())
-        self.totals.count_step(holders, self.pool.num_held, self.limits.block_size)
+        held = self.pool.num_held
+        self.totals.count_step(holders, held, self.limits.block_size, did_compute=did_compute)

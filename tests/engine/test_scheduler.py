@@ -271,6 +271,15 @@ def test_load_and_counters_say_what_happened() -> None:
     assert 0 < totals.live_slot_steps <= totals.allocated_slot_steps
 
 
+def test_steps_that_compute_nothing_leave_the_utilisation_alone() -> None:
+    scheduler, runner = make_scheduler(16), CountingRunner()
+    scheduler.add(make_sequence("a", [1] * 9, is_pulled=True))
+    for _ in range(3):
+        step(scheduler, runner)
+    assert scheduler.totals.steps == 3
+    assert scheduler.totals.allocated_slot_steps == 0
+
+
 def test_a_shared_block_counts_once_in_the_utilisation() -> None:
     scheduler, runner = make_scheduler(16), CountingRunner()
     for seq_id in "abcd":
