@@ -24,6 +24,7 @@ from typing import Any
 
 from octavo.cli.child import Child
 from octavo.cli.display import answer, console, prepare_model, show_ready, wait_until_ready
+from octavo.cli.gpus import count_gpus, gpu_environment
 from octavo.registry.embedded import EmbeddedRedis
 from octavo.registry.errors import EmbeddedRedisUnavailable
 
@@ -118,18 +119,20 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
     children: list[Child] = []
     sockets: dict[str, list[str]] = {"prefill": [], "decode": []}
     counts = {"prefill": config.prefill_workers, "decode": config.decode_workers}
+    num_gpus = 0 if config.device == "cpu" else count_gpus()
     for role, count in counts.items():
         for index in range(count):
             name = f"{role}-{index}"
             address = socket_address(folder, name)
             sockets[role].append(address)
-            core = cores[len(children) % len(cores)] if cores and config.device != "cuda" else None
+            core = cores[len(children) % len(cores)] if cores and num_gpus == 0 else None
+            gpu = gpu_environment(len(children), sum(counts.values()), num_gpus)
             arguments = [f"{role}-worker", *shared, "--listen-address", address]
             arguments += ["--worker-id", name, "--dtype", config.dtype, "--device", config.device]
             arguments += ["--transport", config.transport]
             arguments += ["--cpu-core", str(core)] if core is not None else []
             log = folder / f"{name}.log"
-            children.append(Child(name, arguments, log, env, core))
+            children.append(Child(name, arguments, log, env | gpu, core))
     router = ["router", *shared, "--listen-address", config.address]
     router += ["--served-model-name", Path(config.model).name.removesuffix(".gguf")]
     for role, addresses in sockets.items():

@@ -1,7 +1,7 @@
 """How many blocks of KV a device has room for.
 
 CPU:  a byte budget; by default a quarter of the free memory, at most 2 GiB
-GPU:  utilization * total - (weights + the peak of a step of the largest size)
+GPU:  utilization * total - (own weights + the peak of a step of the largest size), or what is free
 """
 
 import os
@@ -55,7 +55,10 @@ def free_cpu_bytes() -> int:
 def free_gpu_bytes(
     model: Model, layout: KVLayout, num_tokens: int, num_seqs: int, utilization: float
 ) -> int:
-    """What is left for KV on the current GPU after a profile run beside the loaded weights."""
+    """What is left for KV on the current GPU after a profile run beside the loaded weights.
+
+    `utilization` is this process's share: several workers may divide one GPU between them.
+    """
     device = torch.device("cuda")
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -68,7 +71,7 @@ def free_gpu_bytes(
     grown = torch.cuda.max_memory_reserved() - held_before
     del kv
     torch.cuda.empty_cache()
-    return int(total * utilization) - (total - free_before) - grown
+    return min(int(total * utilization) - held_before, free_before) - grown
 
 
 def profile_batch(num_tokens: int, num_seqs: int, block_size: int, device: torch.device) -> Batch:
