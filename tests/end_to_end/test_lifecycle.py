@@ -1,0 +1,97 @@
+"""`octavo up` from start to end: without Redis, drained, interrupted, and when a worker dies."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from end_to_end.prompts import GREEDY, check_alive_and_quiet, expected, prompt_of
+from octavo.client import AsyncClient
+from octavo.transfer.namespace import SHM_FOLDER
+from service import Service, running_service
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FLAGS = ("--dtype", "float32")
+POOL = {"OCTAVO_NUM_BLOCKS": "512"}
+
+
+def processes_of(service: Service) -> list[psutil.Process]:
+    """Everything that this `octavo up` started."""
+    return list(psutil.Process(service.process.pid).children(recursive=True))
+
+
+def segments_of(processes: list[psutil.Process]) -> list[Path]:
+    """Their shared memory; a segment's name holds its owner's pid."""
+    pids = {str(process.pid) for process in processes}
+    return [path for path in SHM_FOLDER.iterdir() if pids & set(path.name.split("-"))]
+
+
+def check_nothing_left(service: Service, processes: list[psutil.Process], folder: Path) -> None:
+    """No process, no socket, no shared memory, no temporary folder."""
+    assert not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not list(service.run_dir.glob("*.sock"))
+    assert not segments_of(processes)
+    assert not list(folder.iterdir())
+
+
+async def test_an_interrupt_leaves_no_process_socket_or_shared_memory(
+    llama: Path, tmp_path: Path
+) -> None:
+    """Ctrl-C, with an embedded Redis."""
+    env = POOL | {"TMPDIR": str(tmp_path)}
+    async with running_service(llama, *FLAGS, env=env) as service:
+        await check_alive_and_quiet(service, llama)
+        processes = processes_of(service)
+        assert len(processes) == 4 and segments_of(processes), "Redis, router and two workers"
+        assert list(tmp_path.iterdir()), "Redis has its folder here"
+        service.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            assert await service.process.wait() == 0
+        check_nothing_left(service, processes, tmp_path)
+
+
+async def test_sigterm_lets_running_streams_finish_and_exits_0(llama: Path, tmp_path: Path) -> None:
+    """And without Redis: workers are found by address."""
+    env = POOL | {"TMPDIR": str(tmp_path)}
+    async with running_service(llama, *FLAGS, "--no-redis", env=env) as service:
+        await check_alive_and_quiet(service, llama)
+        processes = processes_of(service)
+        assert len(processes) == 3, "a router and two workers"
+        prompts = [prompt_of(length, seed="drain") for length in (20, 100)]
+        async with AsyncClient(service.address) as client:
+            streams = [client.stream(prompt, max_tokens=400, **GREEDY) for prompt in prompts]
+            firsts = [await anext(stream) for stream in streams]
+            service.process.send_signal(signal.SIGTERM)
+            for prompt, first, stream in zip(prompts, firsts, streams, strict=True):
+                rest = [token async for delta in stream for token in delta.token_ids]
+                assert first.token_ids + rest == expected(llama, prompt, 400)
+        async with asyncio.timeout(30):
+            assert await service.process.wait() == 0
+        check_nothing_left(service, processes, tmp_path)
+
+
+async def test_a_redis_that_is_not_there_costs_nothing_and_a_dead_worker_ends_the_service(
+    llama: Path, tmp_path: Path
+) -> None:
+    """Nobody listens at the URL; later one worker is killed, and nothing outlives it."""
+    env = POOL | {"TMPDIR": str(tmp_path)}
+    url = f"unix://{tmp_path}/nobody.sock"
+    async with running_service(llama, *FLAGS, "--redis-url", url, env=env) as service:
+        async with AsyncClient(service.address, timeout_s=30) as client:
+            for length in (20, 200):
+                prompt = prompt_of(length, seed="absent")
+                for _ in range(2):
+                    reply = await client.generate(prompt, max_tokens=8, **GREEDY)
+                    assert reply.token_ids == expected(llama, prompt, 8)
+        await check_alive_and_quiet(service, llama)
+        processes = processes_of(service)
+        (victim,) = [p for p in processes if "decode-worker" in p.cmdline()]
+        os.kill(victim.pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            assert await service.process.wait() == 1
+        assert not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        assert not segments_of(processes)
