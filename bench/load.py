@@ -52,7 +52,6 @@ async def run_closed_loop(
     prompts: list[list[int]],
     concurrency: int,
     max_tokens: int,
-    on_done: Callable[[], None] = lambda: None,
 ) -> list[Sample]:
     """Send every prompt with `concurrency` of them open at a time."""
     queue = iter(prompts)
@@ -66,7 +65,6 @@ async def run_closed_loop(
             if sample.num_tokens != max_tokens:
                 raise RuntimeError(f"asked for {max_tokens} tokens, got {sample.num_tokens}")
             samples.append(sample)
-            on_done()
 
     callers: list[Awaitable[None]] = [caller() for _ in range(concurrency)]
     await asyncio.gather(*callers)

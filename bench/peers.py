@@ -75,13 +75,20 @@ class Octavo:
 
     name = "octavo"
 
-    def __init__(self, model: Path, log_dir: Path, address: str | None, flags: list[str]) -> None:
+    def __init__(
+        self,
+        model: Path,
+        log_dir: Path,
+        address: str | None,
+        flags: list[str],
+        env: dict[str, str] | None = None,
+    ) -> None:
         self._address = address or f"127.0.0.1:{free_port()}"
         self._process: Process | None = None
         if address is None:
             octavo = str(Path(sys.executable).with_name("octavo"))
             command = [octavo, "up", "--model", str(model), "--address", self._address, *flags]
-            self._process = Process(command, {}, log_dir / "octavo.log")
+            self._process = Process(command, env or {}, log_dir / "octavo.log")
 
     async def ready(self) -> None:
         self._channel = grpc.aio.insecure_channel(self._address)
