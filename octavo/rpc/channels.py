@@ -9,6 +9,7 @@ import grpc
 KEEPALIVE_TIME_MS = 5_000
 KEEPALIVE_TIMEOUT_MS = 2_000
 MIN_PING_INTERVAL_MS = 2_000
+CONNECT_TIMEOUT_MS = 5_000
 PUBLIC_MESSAGE_BYTES = 16 << 20
 INTERNAL_MESSAGE_BYTES = 8 << 20
 
@@ -28,7 +29,8 @@ def channel_options(max_message_bytes: int = INTERNAL_MESSAGE_BYTES) -> list[tup
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # Its name misleads: this is how long one attempt may take. A busy machine needs its time.
+        ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.enable_retries", 0),  # the router re-plans; the library must not
     ]
