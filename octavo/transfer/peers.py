@@ -2,7 +2,8 @@
 
     WorkerRef --GetWorker--> same epoch? same layout? same /dev/shm? --> Peer (channel, segment)
 
-A peer that died is dropped, and its channel closed once no pull uses it.
+A peer that died is dropped, by the pull that finds out or by the next meeting with another peer:
+what it holds here (a channel, the memory of its segment) goes once no pull uses it.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import grpc
 
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.channels import open_channel
-from octavo.rpc.errors import InvalidRequest, NoWorker, Precondition
+from octavo.rpc.errors import Expired, InvalidRequest, NoWorker, Precondition
 from octavo.transfer.layout import check_layout
 from octavo.transfer.namespace import shared_memory_namespace
 from octavo.transfer.peer_errors import from_peer
@@ -54,6 +55,18 @@ class Peer:
             return worker_pb2.TRANSPORT_BYTES
         return worker_pb2.TRANSPORT_SHARED_MEMORY
 
+    def enter(self) -> None:
+        """Keep the channel open until `leave`."""
+        self.num_users += 1
+
+    async def leave(self) -> None:
+        self.num_users -= 1
+        await self.close_if_unused()
+
+    async def close_if_unused(self) -> None:
+        if self.is_dropped and self.num_users == 0:
+            await self.channel.close()
+
     def pull_kv(self, timeout_s: float | None) -> PullCall:
         """Start a pull; its responses are left as bytes for the copy thread's sake."""
         pull_kv: grpc.aio.StreamStreamMultiCallable[worker_pb2.PullKvRequest, bytes]
@@ -73,6 +86,10 @@ class Peers:
     # A lock lives as long as somebody meets the peer at its address.
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
+    @property
+    def num_known(self) -> int:
+        return len(self._peers)
+
     @asynccontextmanager
     async def use(self, ref: worker_pb2.WorkerRef) -> AsyncIterator[Peer]:
         """The peer that `ref` means; a peer found dead inside is forgotten.
@@ -82,20 +99,19 @@ class Peers:
             Precondition: another incarnation answers, or its blocks do not fit ours.
         """
         peer = await self._get(ref)
-        peer.num_users += 1
+        peer.enter()
         try:
             yield peer
         except NoWorker:
             self._drop(peer)
             raise
         finally:
-            peer.num_users -= 1
-            await self._close_if_unused(peer)
+            await peer.leave()
 
     async def close(self) -> None:
         for peer in list(self._peers.values()):
             self._drop(peer)
-            await self._close_if_unused(peer)
+            await peer.close_if_unused()
 
     async def _get(self, ref: worker_pb2.WorkerRef) -> Peer:
         if not ref.address:
@@ -108,8 +124,9 @@ class Peers:
             peer = await self._meet(ref)
             if known is not None:
                 self._drop(known)
-                await self._close_if_unused(known)
+                await known.close_if_unused()
             self._peers[ref.address] = peer
+            await self._drop_lost()
             return peer
 
     async def _meet(self, ref: worker_pb2.WorkerRef) -> Peer:
@@ -123,8 +140,10 @@ class Peers:
                 )
             self._check(ref, worker, name)
             segment = self._attach(worker.shared_memory, name)
-        except BaseException:
+        except BaseException as error:
             await channel.close()
+            if isinstance(error, Expired):  # our own limit, not the caller's deadline
+                raise NoWorker(f"{name} did not answer within {HANDSHAKE_TIMEOUT_S:g} s") from error
             raise
         met = worker_pb2.WorkerRef(
             worker_id=worker.worker.worker_id, address=ref.address, epoch=ref.epoch
@@ -165,9 +184,12 @@ class Peers:
         if self._peers.get(peer.worker.address) is peer:
             del self._peers[peer.worker.address]
 
-    async def _close_if_unused(self, peer: Peer) -> None:
-        if peer.is_dropped and peer.num_users == 0:
-            await peer.channel.close()
+    async def _drop_lost(self) -> None:
+        """Nobody asks for a worker that is gone for good: its successor has a new address."""
+        for peer in list(self._peers.values()):
+            if peer.channel.get_state() is not grpc.ChannelConnectivity.READY:
+                self._drop(peer)
+                await peer.close_if_unused()
 
 
 def _attach(offer: worker_pb2.SharedMemory) -> AttachedSegment:

@@ -45,9 +45,13 @@ class ReceivePath:
     counters: TransferCounters = field(default_factory=TransferCounters)
     _endings: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def end_later(self, call: PullCall) -> None:
-        """Nobody waits for the end of a pull that has delivered everything."""
-        ending = asyncio.create_task(_end_well(call))
+    def end_later(self, call: PullCall, peer: Peer) -> None:
+        """Nobody waits for the end of a pull that has delivered everything.
+
+        The channel does: were it closed, the last acknowledgement could be lost.
+        """
+        peer.enter()
+        ending = asyncio.create_task(_end_well(call, peer))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
 
@@ -89,7 +93,7 @@ async def open_pull(
     finally:
         fence.close()
         if is_complete:
-            path.end_later(call)
+            path.end_later(call, peer)
         else:
             call.cancel()
 
@@ -210,7 +214,7 @@ def _copy_blocks(kv_cache: KVCache, block_ids: tuple[int, ...], source: memoryvi
     return block_digests(kv_cache.read_block(block_id) for block_id in block_ids)
 
 
-async def _end_well(call: PullCall) -> None:
+async def _end_well(call: PullCall, peer: Peer) -> None:
     """Let the peer see the last acknowledgement and end the stream itself."""
     try:
         async with asyncio.timeout(END_TIMEOUT_S):
@@ -219,3 +223,5 @@ async def _end_well(call: PullCall) -> None:
     except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
         logger.warning("a pull that had everything did not end well: %r", error)
         call.cancel()
+    finally:
+        await peer.leave()
