@@ -60,8 +60,9 @@ async def test_a_client_that_leaves_before_the_first_token_gives_all_blocks_back
     ):
         for i in range(5):
             prompt = prompt_of(1200, seed=f"left {moment.__name__} {i}")
+            work: Coroutine[Any, Any, object]
             if is_stream:
-                work = anext(client.stream(prompt, max_tokens=NUM_TOKENS, **GREEDY))
+                work = client.stream(prompt, max_tokens=NUM_TOKENS, **GREEDY).__anext__()
             else:
                 work = client.generate(prompt, max_tokens=NUM_TOKENS, **GREEDY)
             asked = asyncio.ensure_future(work)

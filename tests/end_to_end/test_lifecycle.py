@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from end_to_end.prompts import GREEDY, check_alive_and_quiet, expected, prompt_of

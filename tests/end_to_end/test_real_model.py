@@ -4,6 +4,7 @@ float32 through `octavo up`, token by token; bfloat16 in this process, logit by 
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from service import running_service
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-FIELDS = {"temperature": 0.0, "ignore_eos": True, "max_tokens": NUM_OUTPUT_TOKENS}
+FIELDS: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": NUM_OUTPUT_TOKENS}
 MOST_ERROR = 0.3  # of logits whose standard deviation is 2.6
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from checkpoints import scripted
 from end_to_end.fleet import Fleet, running_fleet
-from end_to_end.vocabulary import START, saying, spelled, word_tokenizer
+from end_to_end.vocabulary import START, id_of, saying, spelled, word_tokenizer
 from octavo.client import AsyncClient
 from octavo.client.completion import Completion
 from text.vocabularies import metaspace
@@ -51,7 +51,7 @@ async def ask(client: AsyncClient, prompt: Sequence[int] = PROMPT, **fields: obj
 
 
 def ids_of(tokenizer: Tokenizer, words: Sequence[str]) -> list[int]:
-    return [tokenizer.token_to_id(spelled(word)) for word in words]
+    return [id_of(tokenizer, spelled(word)) for word in words]
 
 
 @WAYS
@@ -115,7 +115,7 @@ async def test_characters_split_over_tokens_come_whole(tmp_path: Path, local_tok
     """Emoji and letters of two bytes: no delta holds half a character."""
     text = "né🙂日"
     tokenizer = word_tokenizer([])
-    token_ids = [tokenizer.token_to_id(byte) for byte in spelled(text)]
+    token_ids = [id_of(tokenizer, byte) for byte in spelled(text)]
     async with speaker(saying(tmp_path / "m", tokenizer, token_ids), local_tokens) as (_, client):
         assert (await ask(client)).text == text
         stream = client.stream(PROMPT, temperature=0.0, max_tokens=60)
@@ -128,9 +128,8 @@ def llama_type(path: Path, pieces: Sequence[str], start: str) -> tuple[Path, Tok
     """A checkpoint with a SentencePiece-like tokenizer that says these pieces after `start`."""
     folder = metaspace(path / "tokenizer")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    token_ids = [tokenizer.token_to_id(piece) for piece in pieces]
-    assert None not in token_ids
-    prompt = [1, tokenizer.token_to_id(start)]
+    token_ids = [id_of(tokenizer, piece) for piece in pieces]
+    prompt = [1, id_of(tokenizer, start)]
     assert len({prompt[-1], *token_ids}) == len(token_ids) + 1
     table = dict(zip([prompt[-1], *token_ids], [*token_ids, 2], strict=True))
     model = scripted(path / "model", table, tokenizer=tokenizer, bos_token_id=1)
@@ -164,7 +163,7 @@ async def test_spaces_of_sentence_piece_models_survive(
         whole, before = tokenizer.decode(prompt + reply.token_ids), tokenizer.decode(prompt)
         assert whole.startswith(before)
         assert reply.text == whole[len(before) :]
-        assert reply.token_ids[:-1] == [tokenizer.token_to_id(piece) for piece in pieces]
+        assert reply.token_ids[:-1] == [id_of(tokenizer, piece) for piece in pieces]
 
 
 @WAYS

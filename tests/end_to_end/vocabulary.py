@@ -36,6 +36,13 @@ def spelled(word: str) -> str:
     return piece
 
 
+def id_of(tokenizer: Tokenizer, piece: str) -> int:
+    """The token that the vocabulary spells so."""
+    token_id = tokenizer.token_to_id(piece)
+    assert token_id is not None, piece
+    return token_id
+
+
 def saying(path: Path, tokenizer: Tokenizer, token_ids: Sequence[int], start: int = START) -> Path:
     """A checkpoint that answers a prompt ending in `start` with these tokens, then ends."""
     assert len({start, *token_ids}) == len(token_ids) + 1, "a table knows one successor of a token"
