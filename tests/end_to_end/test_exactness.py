@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from checkpoints import FAMILIES
+from checkpoints import FAMILIES, reference_run
 from end_to_end.fleet import running_fleet
 from end_to_end.prompts import check_alive_and_quiet, crowd, streamed
 from exact.matrix import Matrix, make_matrix
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LENGTHS = (1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 256, 257)
 FIELDS: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 32}
+NUM_GROWN = 120
 ALWAYS_PULL = {"local_prefill_max_tokens": 0}
 
 
@@ -90,14 +91,23 @@ async def test_octavo_up_is_exact_with_short_tails_computed_by_the_decode_worker
 async def test_preempted_sequences_are_exact(
     matrices: dict[str, tuple[Path, Matrix]], family: str
 ) -> None:
-    """A dozen begin with 2 of 24 blocks and grow to 4; 65 tokens come by hand-over."""
+    """Each begins with 1 or 2 of 24 blocks and grows to 9: three that run together must exceed it.
+
+    Prompts of 65 tokens are handed over and, once preempted, computed by the decode worker.
+    """
     path, matrix = matrices[family]
-    lengths = [15, 16, 17] * 8 + [65] * 4
+    longer = {
+        length: reference_run(path, matrix.prompts[length], NUM_GROWN, ignore_eos=True)
+        for length in (15, 17, 65)
+    }
+    matrix = Matrix(matrix.prompts, longer)
+    lengths = [15, 17, 65] * 6
+    fields = FIELDS | {"max_tokens": NUM_GROWN}
     async with running_fleet(path, decode={"num_blocks": 24}) as fleet:
         async with AsyncClient(fleet.address, timeout_s=100) as client:
             answers = await asyncio.gather(
                 *(
-                    client.generate(matrix.prompts[length], cache_salt=f"{i}", **FIELDS)
+                    client.generate(matrix.prompts[length], cache_salt=f"{i}", **fields)
                     for i, length in enumerate(lengths)  # no two share a block
                 )
             )

@@ -131,7 +131,7 @@ async def test_a_seed_gives_the_same_tokens_alone_in_a_crowd_preempted_and_on_tw
     async with AsyncClient(two_pairs.address) as client:
         assert alone == await seeded(client, prompts, at_once=True, salt="two pairs")
     async with (
-        running_fleet(llama, decode={"num_blocks": 32}) as fleet,
+        running_fleet(llama, decode={"num_blocks": 24}) as fleet,
         AsyncClient(fleet.address) as client,
     ):
         assert alone == await seeded(client, prompts, at_once=True, salt="preempted")
