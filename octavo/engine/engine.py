@@ -1,5 +1,6 @@
 """One model, one pool, one step at a time: schedule, execute, commit."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -49,11 +50,22 @@ class Engine:
         seq.sampling.check_vocabulary(self.model_config.vocab_size)
         self.scheduler.limits.check(seq)
 
-    def step(self) -> list[SequenceOutput]:
+    def step(
+        self, on_scheduled: Callable[[list[SequenceOutput]], None] | None = None
+    ) -> list[SequenceOutput]:
+        """Compute one step.
+
+        Args:
+            on_scheduled: told at once what is known before the model runs (who was admitted, first
+                tokens that were pulled), if anything; without it that comes with the rest.
+        """
         plan = self.scheduler.schedule()
+        early = self.scheduler.drain_outputs() if on_scheduled is not None else []
+        if early and on_scheduled is not None:
+            on_scheduled(early)
         token_ids = self.runner.execute(plan)
         outputs = self.scheduler.commit(plan, token_ids)
-        self.did_advance = plan.num_seqs > 0 or bool(outputs)
+        self.did_advance = plan.num_seqs > 0 or bool(early or outputs)
         return outputs
 
     def counters(self) -> Counters:

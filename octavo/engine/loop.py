@@ -116,7 +116,7 @@ class EngineLoop:
         try:
             can_advance = True
             while self._apply_inbox(can_advance):
-                outputs = self._engine.step()
+                outputs = self._engine.step(self._publish)
                 can_advance = self._engine.did_advance
                 self._publish(outputs)
         except Exception as error:
@@ -143,10 +143,13 @@ class EngineLoop:
                 return True
             if command is None:
                 return False
+            was_idle = not scheduler.has_work
             command()
             can_advance = True
-            if not scheduler.has_work:
-                self._publish([])  # an idle engine still tells what it holds
+            if was_idle or not scheduler.has_work:
+                # An idle engine still tells what it holds; one that gets work, that it has some:
+                # were its first step to hang, nobody could know otherwise.
+                self._publish([])
 
     def _add(self, seq: Sequence, stream: SequenceStream) -> None:
         try:

@@ -48,7 +48,7 @@ class Scheduler:
         self._filling: dict[str, Sequence] = {}
         self._lingering: dict[str, Sequence] = {}  # finished, their lease still holds the blocks
         self._pulls: dict[str, list[int]] = {}  # blocks that copies may still be writing
-        self._outputs: list[SequenceOutput] = []  # made since the last commit
+        self._outputs: list[SequenceOutput] = []  # not told yet
 
     @property
     def has_work(self) -> bool:
@@ -139,6 +139,10 @@ class Scheduler:
         for chunk in plan.chunks:
             self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq))
         self._count_step(did_compute=plan.num_seqs > 0)
+        return self.drain_outputs()
+
+    def drain_outputs(self) -> list[SequenceOutput]:
+        """What there is to tell since the last call."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -203,6 +207,8 @@ class Scheduler:
             else:
                 self._run(seq)
                 budget = self._plan_rows(plan, seq, budget)
+                if seq.is_leased:
+                    self._tell(seq)  # whoever reads its blocks may begin with the cached ones
 
     def _run(self, seq: Sequence) -> None:
         seq.status = Status.RUNNING

@@ -151,7 +151,7 @@ def test_kv_that_another_engine_computed_continues_exactly(llama: Path) -> None:
         "p", prompt, SamplingParams(temperature=0.0, max_tokens=1), is_leased=True
     )
     prefill.scheduler.add(leased)
-    (computed,) = prefill.step()
+    _, computed = prefill.step()  # admitted, then computed
     pulled = make_sequence("d", prompt, is_pulled=True)
     decode.scheduler.add(pulled)
     (reserved,) = decode.step()

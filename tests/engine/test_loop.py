@@ -1,6 +1,7 @@
 """The engine on its thread: streams, leases, calls, load, cache changes, and death."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -72,7 +73,7 @@ async def test_a_leased_sequence_holds_its_blocks_until_the_lease_ends(make_loop
         seq = make_sequence("a", [3] * 10, max_tokens=1, is_leased=True)
         async with loop.lease(seq) as stream:
             computed = [output.num_computed_tokens async for output in stream]
-            assert computed == [8, 10]
+            assert computed == [0, 8, 10]
             assert await num_held(loop) == 3
         assert await num_held(loop) == 0
 
@@ -162,6 +163,39 @@ async def test_an_engine_whose_work_is_blocked_still_shows_steps(make_loop) -> N
         steps = loop.load.steps
         while loop.load.steps < steps + 2:
             await loop.load_change()
+
+
+class HeldRunner(CountingRunner):
+    """Blocks in its first step until `let_go`, as a kernel that hangs would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
+        assert self.let_go.wait(TIMEOUT_S)
+        return super().execute(plan)
+
+
+async def test_work_shows_in_the_load_before_its_first_step_ends(make_loop) -> None:
+    runner = HeldRunner()
+    seq = make_sequence("a", [3] * 6)
+    async with asyncio.timeout(TIMEOUT_S), make_loop(runner) as loop, loop.lease(seq):
+        while (await loop.load_change()).waiting_sequences == 0:
+            pass
+        assert loop.load.steps == 0
+        runner.let_go.set()
+
+
+@pytest.mark.parametrize("kind", ["is_leased", "is_pulled"])
+async def test_admission_is_told_before_the_step_ends(make_loop, kind: str) -> None:
+    runner = HeldRunner()
+    seq = make_sequence("a", [3] * 6, max_tokens=1, **{kind: True})
+    async with asyncio.timeout(TIMEOUT_S), make_loop(runner) as loop, loop.lease(seq) as stream:
+        admitted = await anext(stream)
+        assert len(admitted.block_ids) == 2 and admitted.num_cached_tokens == 0
+        runner.let_go.set()
+        loop.post(partial(loop._engine.scheduler.end_pull, "a"))
 
 
 class FailingRunner(CountingRunner):

@@ -216,8 +216,9 @@ def test_only_filling_sequences_join() -> None:
 def test_a_leased_sequence_shows_every_chunk_and_keeps_its_blocks() -> None:
     scheduler, runner = make_scheduler(8, max_num_batched_tokens=4), CountingRunner()
     scheduler.add(make_sequence("a", [1] * 10, max_tokens=1, is_leased=True))
-    outputs = [step(scheduler, runner)[0] for _ in range(3)]
-    assert [output.num_computed_tokens for output in outputs] == [4, 8, 10]
+    outputs = [output for _ in range(3) for output in step(scheduler, runner)]
+    assert [output.num_computed_tokens for output in outputs] == [0, 4, 8, 10]
+    assert [output.num_cached_tokens for output in outputs] == [0, None, None, None]
     assert all(len(output.block_ids) == 3 for output in outputs)
     assert outputs[-1].finish_reason is FinishReason.LENGTH
     assert not scheduler.has_work
@@ -232,7 +233,7 @@ def test_a_duplicate_that_a_lease_has_shown_stays_until_its_release() -> None:
     leased = make_sequence("b", [1] * 8, max_tokens=1, is_leased=True)
     scheduler.add(first)
     scheduler.add(leased)
-    shown = step(scheduler, runner)[1]
+    shown = step(scheduler, runner)[-1]
     assert shown.num_computed_tokens == 3  # block 0 is shown three quarters written
     ended = step(scheduler, runner)[1]
     assert list(ended.block_ids) == first.block_ids[:2]
