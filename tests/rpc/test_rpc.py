@@ -148,3 +148,23 @@ async def test_a_taken_port_is_refused() -> None:
     with pytest.raises(RuntimeError):
         await Server((SERVICE,)).start(f"127.0.0.1:{port}")
     await server.grpc.stop(None)
+
+
+async def test_a_server_that_drains_is_not_made_ready_again() -> None:
+    server = Server((SERVICE,))
+    port = await server.start("127.0.0.1:0")
+    async with open_channel(f"127.0.0.1:{port}") as channel, asyncio.timeout(10):
+        health = health_pb2_grpc.HealthStub(channel)
+        states = health.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        await server.set_ready(True)
+        while (await states.read()).status != health_pb2.HealthCheckResponse.SERVING:
+            pass
+        draining = asyncio.create_task(server.drain(0.5))
+        while (await states.read()).status != health_pb2.HealthCheckResponse.NOT_SERVING:
+            pass
+        await server.set_ready(True)  # a worker came back just now
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            status = (await states.read()).status
+            raise AssertionError(f"told {status}")
+        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        await draining
