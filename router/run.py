@@ -39,14 +39,20 @@ class Run:
         self._request = request
         self._routes = routes
         self._timeout_s = timeout_s
-        self._unread: asyncio.Queue[NewTokens | BaseException | None] = asyncio.Queue(MAX_UNREAD)
+        self._unread: asyncio.Queue[NewTokens | Exception | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(MAX_UNREAD)  # the queue's bound; the end needs no room
         self._attempt: Attempt | None = None
         self._is_stopped = False
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Exception | None] | None = None
         self._failure: RequestError | None = None
+
+    @property
+    def num_unread(self) -> int:
+        return self._unread.qsize()
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run(), name=f"run {self._request.request_id}")
+        self._task.add_done_callback(self._ended)
         return self
 
     async def __aexit__(
@@ -66,8 +72,9 @@ class Run:
             RequestError: what the caller should see.
         """
         while (item := await self._unread.get()) is not None:
-            if isinstance(item, BaseException):
+            if isinstance(item, Exception):
                 raise item
+            self._room.release()
             yield item
 
     async def stop(self) -> None:
@@ -82,23 +89,23 @@ class Run:
         if self._task is not None:
             self._task.cancel()
 
-    async def _run(self) -> None:
-        end: BaseException | None = None
+    async def _run(self) -> Exception | None:
+        """Run to the end; returns what went wrong."""
         try:
             async with asyncio.timeout(self._timeout_s) as deadline:
                 await self._attempts(deadline)
         except TimeoutError:
-            end = Expired(f"the request did not end within {self._timeout_s:.3f} s")
+            return Expired(f"the request did not end within {self._timeout_s:.3f} s")
         except RequestError as error:
-            end = error
-        except asyncio.CancelledError:
-            if self._failure is None:
-                raise
-            end = self._failure
+            return error
         except Exception as error:
             logger.exception("request %s failed on a defect", self._request.request_id)
-            end = error
-        await self._unread.put(end)
+            return error
+        return None
+
+    def _ended(self, task: "asyncio.Task[Exception | None]") -> None:
+        # Here and not in the task, which may be cancelled before it began.
+        self._unread.put_nowait(self._failure if task.cancelled() else task.result())
 
     async def _attempts(self, deadline: asyncio.Timeout) -> None:
         request_id = uuid.uuid4().hex  # the caller's id is never a key between our processes
@@ -134,4 +141,5 @@ class Run:
 
     async def _emit(self, new: NewTokens) -> None:
         if not self._is_stopped:
-            await self._unread.put(new)
+            await self._room.acquire()
+            self._unread.put_nowait(new)
