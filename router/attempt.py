@@ -167,6 +167,8 @@ class Attempt:
 def _ending(leg: Leg, *, is_alone: bool = False) -> Iterator[None]:
     """End a leg's stream with the block; how it failed becomes what the caller should see."""
     try:
+        if leg.ended_because is not None and leg.call is not None:
+            leg.call.cancel()  # it was ended before there was a call
         yield
     except grpc.aio.AioRpcError as error:
         if is_alone and error.code() is grpc.StatusCode.FAILED_PRECONDITION:

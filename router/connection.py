@@ -10,6 +10,7 @@ worker is gone, so that a lying or restarted Redis costs nothing.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 MIN_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 1.0
+# So long, and the interval between samples, a worker may say nothing when nothing changes.
+MAX_SILENCE_S = 1.0
 
 
 class WorkerRefused(Exception):
@@ -60,6 +63,7 @@ class Connection:
         interval.FromNanoseconds(round(load_interval_s * 1e9))
         self._watch_request = worker_pb2.WatchLoadRequest(min_interval=interval)
         self._stuck_after_s = stuck_after_s
+        self._max_silence_s = load_interval_s + MAX_SILENCE_S
         self._last_complaint = ""
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -112,14 +116,28 @@ class Connection:
                 closing.add_done_callback(self._closing.discard)
 
     async def _end_legs_when_stuck(self, worker: Worker) -> None:
+        tick_s = self._stuck_after_s / 20
         while True:
-            stuck_s = worker.stuck_for_s()
-            if stuck_s >= self._stuck_after_s and not worker.is_stuck:
-                logger.error("%s has work and made no step for %.1f s", worker.name, stuck_s)
+            complaint = self._stuck(worker)
+            if complaint and not worker.is_stuck:
+                logger.error("%s %s", worker.name, complaint)
                 worker.is_stuck = True
                 self._roster.tell_change()
-                worker.end_legs(f"has work and made no step for {stuck_s:.1f} s")
-            await asyncio.sleep(self._stuck_after_s / 20)
+                worker.end_legs(complaint)
+            before = time.monotonic()
+            await asyncio.sleep(tick_s)
+            paused_s = time.monotonic() - before - tick_s
+            if paused_s > tick_s:
+                worker.forgive(paused_s)
+
+    def _stuck(self, worker: Worker) -> str:
+        """What is wrong with a worker whose connection is fine; empty if nothing is."""
+        stepless_s, silent_s = worker.stuck_for_s(), worker.silent_for_s()
+        if stepless_s >= self._stuck_after_s:
+            return f"has work and made no step for {stepless_s:.1f} s"
+        if silent_s - self._max_silence_s >= self._stuck_after_s:
+            return f"said nothing for {silent_s:.1f} s"  # its event loop hangs, keepalive does not
+        return ""
 
     def _complain(self, complaint: str) -> None:
         # Once per cause, not once per attempt.

@@ -82,7 +82,7 @@ class Worker:
         self.decode_stub = worker_pb2_grpc.DecodeServiceStub(channel)
         self.load = load
         self.is_stuck = False
-        self._last_step_at = time.monotonic()
+        self._last_step_at = self._last_sample_at = time.monotonic()
         self._legs: set[Leg] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -108,12 +108,13 @@ class Worker:
         return [leg for leg in self._legs if not leg.is_reported]
 
     def observe(self, load: worker_pb2.WatchLoadResponse) -> None:
-        """Take a load sample. A step proves that a stuck worker recovered."""
-        now = time.monotonic()
-        if load.steps != self.load.steps:
+        """Take a load sample. A step, or no work, proves that a stuck worker recovered."""
+        now = self._last_sample_at = time.monotonic()
+        has_stepped = load.steps != self.load.steps
+        self.load = load
+        if has_stepped or not self._has_work:
             self._last_step_at = now
             self.is_stuck = False
-        self.load = load
         for leg in self._legs:
             leg.is_reported |= leg.sent_at < now - REPORT_DELAY_S
 
@@ -123,6 +124,15 @@ class Worker:
         if not self._has_work:
             self._last_step_at = now
         return now - self._last_step_at
+
+    def silent_for_s(self) -> float:
+        """How long no load sample has come. Live workers send them also while nothing changes."""
+        return time.monotonic() - self._last_sample_at
+
+    def forgive(self, paused_s: float) -> None:
+        """This process stood still for so long: it could not have heard of a step."""
+        self._last_step_at += paused_s
+        self._last_sample_at += paused_s
 
     def end_legs(self, reason: str) -> None:
         """End every leg that runs here now; each says why."""

@@ -147,6 +147,38 @@ async def test_idle_worker_is_never_stuck(start_fleet: StartFleet) -> None:
         await fleet.stream(LONG)
 
 
+async def test_worker_that_falls_silent_ends_its_requests_unavailable(
+    start_fleet: StartFleet,
+) -> None:
+    async with start_fleet(TOKENS, stuck_after_s=0.5) as fleet:
+        fleet.decode.hold_before(3)
+        may_speak = fleet.decode.hold_samples()  # the last one said that there is no work
+        error = await failure(start(fleet))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "said nothing" in (error.details() or "")
+        await fleet.quiet()
+        may_speak.set()
+        async with asyncio.timeout(5):
+            while not fleet.router.workers.decodes:
+                await fleet.router.workers.changed.wait()
+
+
+async def test_a_router_that_stood_still_blames_no_worker(start_fleet: StartFleet) -> None:
+    async with start_fleet([40, EOS], stuck_after_s=0.3) as fleet:
+        release = fleet.decode.hold_before(1)
+        call = start(fleet)
+        await first_token(call)
+        fleet.decode.set_load(steps=1, running_sequences=1)
+        async with asyncio.timeout(5):
+            while fleet.router.workers.decodes[0].load.steps != 1:
+                await asyncio.sleep(0.01)
+        time.sleep(1.0)  # the fault: workers and router are stopped and go on
+        fleet.decode.set_load(steps=2)
+        release.set()
+        async with asyncio.timeout(5):
+            assert [message async for message in _rest(call)][-1].HasField("completed")
+
+
 async def _rest(call: Any) -> Any:
     while (message := await call.read()) is not grpc.aio.EOF:
         yield message

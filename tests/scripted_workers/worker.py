@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from octavo.rpc.errors import RequestError, errors_to_status
 BLOCK_SIZE = 16
 EOS = 2
 LOCAL_PREFILL_MAX_TOKENS = 32
+MAX_SILENCE_S = 0.5
 
 _epochs = itertools.count(1)
 
@@ -55,6 +56,8 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.specs: list[worker_pb2.SequenceSpec] = []
         self._holds: dict[int, asyncio.Event] = {}
         self._changed = asyncio.Event()
+        self._may_speak = asyncio.Event()
+        self._may_speak.set()
         self._leg_changed = asyncio.Event()
         self.server = grpc.aio.server(options=server_options())
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self.server)
@@ -85,6 +88,11 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         """Do not send output token `index` until the event is set."""
         return self._holds.setdefault(index, asyncio.Event())
 
+    def hold_samples(self) -> asyncio.Event:
+        """Send no load sample until the event is set, as a worker whose event loop hangs."""
+        self._may_speak.clear()
+        return self._may_speak
+
     def set_load(self, **values: Any) -> None:
         """Send a load sample with these fields changed."""
         self.load.MergeFrom(worker_pb2.WatchLoadResponse(**values))
@@ -105,9 +113,12 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.WatchLoadRequest, context: Any
     ) -> AsyncIterator[worker_pb2.WatchLoadResponse]:
         while True:
+            await self._may_speak.wait()
             self._changed.clear()
             yield self.load
-            await self._changed.wait()
+            with suppress(TimeoutError):  # a sample comes also while nothing changes
+                async with asyncio.timeout(MAX_SILENCE_S):
+                    await self._changed.wait()
 
     @contextmanager
     def _leg(self, spec: worker_pb2.SequenceSpec, context: Any) -> Iterator[None]:
