@@ -31,6 +31,8 @@ OnCacheChange = Callable[[list[BlockKey], list[BlockKey]], None]
 # While there is work that no step can advance (blocks are held by others), the thread shows that
 # it lives by an empty step this often.
 IDLE_STEP_S = 1.0
+# A step that hangs must not keep the process from ending.
+STOP_TIMEOUT_S = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +66,9 @@ class EngineLoop:
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._inbox.put(None)
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join, STOP_TIMEOUT_S)
+        if self._thread.is_alive():
+            logger.error("the engine's step did not end within %g s; left behind", STOP_TIMEOUT_S)
         gc.unfreeze()
         self._end_all(EngineDied("the engine loop was closed"))
 

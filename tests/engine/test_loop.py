@@ -12,6 +12,7 @@ from checkpoints import scripted
 from engine.counting import CountingRunner, make_scheduler, make_sequence
 from octavo.block_key import BlockKey
 from octavo.checkpoint.config import ModelConfig, load_config
+from octavo.engine import loop as loop_module
 from octavo.engine.engine import Engine
 from octavo.engine.errors import EngineDied, InvalidLogits
 from octavo.engine.kv_cache import KVCache, KVLayout
@@ -253,3 +254,21 @@ async def test_closing_the_loop_ends_what_still_runs(make_loop) -> None:
     with pytest.raises(EngineDied, match="closed"):
         await anext(stream)
     await stream_context.__aexit__(None, None, None)
+
+
+async def test_a_step_that_hangs_does_not_keep_the_loop_from_closing(
+    make_loop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop_module, "STOP_TIMEOUT_S", 0.2)
+    runner = HeldRunner()
+    async with asyncio.timeout(TIMEOUT_S):
+        async with make_loop(runner) as loop:
+            stream_context = loop.lease(make_sequence("a", [3] * 6))
+            stream = await stream_context.__aenter__()
+            await loop.load_change()
+        with pytest.raises(EngineDied, match="closed"):
+            await anext(stream)
+        await stream_context.__aexit__(None, None, None)
+        assert "did not end within 0.2 s" in caplog.text
+        runner.let_go.set()
+        await asyncio.to_thread(loop._thread.join)
