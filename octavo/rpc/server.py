@@ -25,6 +25,7 @@ class Server:
     ) -> None:
         """service_names: full names, as in `DESCRIPTOR.services_by_name[...].full_name`."""
         self.service_names = service_names
+        self._is_alive = True
         self._is_draining = False
         self.grpc = grpc.aio.server(options=server_options(max_message_bytes))
         self.health = health.aio.HealthServicer()
@@ -39,19 +40,22 @@ class Server:
             RuntimeError: the address cannot be bound.
         """
         port = self.grpc.add_insecure_port(address)
+        await self.health.set("", SERVING)
         await self.set_ready(False)
         await self.grpc.start()
         return port
 
     async def set_ready(self, is_ready: bool) -> None:
-        """Report every service's state; the empty name is liveness and always serving.
-
-        A server that drains is not ready, whatever it is told.
-        """
+        """Report every service's state. A server that drains is not ready, whatever it is told."""
         is_ready = is_ready and not self._is_draining
-        await self.health.set("", SERVING)
         for name in self.service_names:
             await self.health.set(name, SERVING if is_ready else NOT_SERVING)
+
+    async def set_alive(self, is_alive: bool) -> None:
+        """Report liveness, under the empty name: whether a restart would not help."""
+        if is_alive != self._is_alive:
+            self._is_alive = is_alive
+            await self.health.set("", SERVING if is_alive else NOT_SERVING)
 
     async def drain(self, grace_s: float) -> None:
         """Not ready at once; open calls may finish within the grace, then they are cancelled."""

@@ -22,6 +22,7 @@ from octavo.rpc.server import Server, serve_until_signal
 from octavo.transfer.layout import PROTOCOL_VERSION
 from octavo.worker.config import WorkerConfig
 from octavo.worker.cores import pin_to_core
+from octavo.worker.liveness import watch_engine
 from octavo.worker.open_streams import OpenStreams
 
 logger = logging.getLogger(__name__)
@@ -127,6 +128,7 @@ async def serve_until_end(
     await server.set_ready(True)
     serving = asyncio.create_task(serve_until_signal(server, STOP_GRACE_S, drain))
     failing = asyncio.create_task(loop.failed.wait())
+    watching = asyncio.create_task(watch_engine(loop, server))
     try:
         await asyncio.wait({serving, failing}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
@@ -134,8 +136,8 @@ async def serve_until_end(
             raise EngineDied("the engine died; see above")
         await serving
     finally:
-        serving.cancel()
-        failing.cancel()
+        for task in (serving, failing, watching):
+            task.cancel()
 
 
 def _nobody(stored: list[BlockKey], removed: list[BlockKey]) -> None:
