@@ -29,7 +29,9 @@ from grpc_status import rpc_status
 logger = logging.getLogger(__name__)
 
 DOMAIN = "octavo"
-MAX_MESSAGE_CHARS = 2000  # details over 16 KiB make gRPC replace the whole status
+# A status of more than 8 KiB may be replaced by gRPC's own. The message goes twice or three times,
+# once with 3 bytes for each byte that is not ASCII.
+MAX_MESSAGE_BYTES = 1200
 
 
 class RequestError(Exception):
@@ -41,7 +43,7 @@ class RequestError(Exception):
         self, message: str, *, field: str | None = None, retry_after_s: float | None = None
     ) -> None:
         super().__init__(message)
-        self.message = message[:MAX_MESSAGE_CHARS]
+        self.message = message.encode(errors="replace")[:MAX_MESSAGE_BYTES].decode(errors="ignore")
         self.field = field
         self.retry_after_s = retry_after_s
 

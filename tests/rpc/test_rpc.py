@@ -16,7 +16,6 @@ from octavo.rpc.channels import open_channel
 from octavo.rpc.errors import (
     InvalidRequest,
     Overloaded,
-    RequestError,
     Unsupported,
     errors_to_status,
 )
@@ -86,10 +85,16 @@ async def test_a_defect_is_internal_and_its_text_stays_inside(failing) -> None: 
     assert "secret" not in (error.details() or "")
 
 
-async def test_long_messages_do_not_break_the_status(failing) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("character", ["x", "\n", "é", "€", "😀", "\ud800"])
+async def test_long_messages_do_not_break_the_status(  # type: ignore[no-untyped-def]
+    failing, character: str
+) -> None:
     servicer, stub = failing
-    servicer.error = RequestError("x" * 100_000)
-    assert len((await failure(stub)).details() or "") == 2000
+    for length in (1199, 1201, 100_000):
+        servicer.error = InvalidRequest("chat", character * length)
+        error = await failure(stub)
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, error.details()
+        assert 1100 < len((error.details() or "").encode()) <= 1200
 
 
 def test_sampling_survives_the_wire() -> None:
