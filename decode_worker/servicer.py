@@ -19,7 +19,13 @@ from octavo.engine.loop import EngineLoop
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
-from octavo.rpc.errors import InvalidRequest, Precondition, RequestError, errors_to_status
+from octavo.rpc.errors import (
+    Aborted,
+    InvalidRequest,
+    Precondition,
+    RequestError,
+    errors_to_status,
+)
 from octavo.worker.attempts import Attempt, Attempts
 from octavo.worker.engine_errors import engine_errors
 from octavo.worker.open_streams import OpenStreams
@@ -115,7 +121,8 @@ async def _read_start(context: DecodeContext) -> worker_pb2.DecodeRequest.Start:
         async with asyncio.timeout(START_TIMEOUT_S):
             request = await context.read()
     except TimeoutError as error:
-        raise InvalidRequest("start", f"no message came within {START_TIMEOUT_S:g} s") from error
+        # The caller is slow, not wrong: the request itself may well be tried again.
+        raise Aborted(f"no message came within {START_TIMEOUT_S:g} s") from error
     if not isinstance(request, worker_pb2.DecodeRequest) or not request.HasField("start"):
         raise InvalidRequest("start", "the first message must be start")
     return request.start

@@ -13,6 +13,7 @@ import grpc
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.prefill_worker.handover import PREFILL, PULL, Handover, Handovers
 from octavo.rpc.errors import (
+    Aborted,
     InvalidRequest,
     Overloaded,
     Precondition,
@@ -120,7 +121,8 @@ async def _read_open(context: PullContext) -> worker_pb2.PullKvRequest.Open:
         async with asyncio.timeout(OPEN_TIMEOUT_S):
             request = await context.read()
     except TimeoutError as error:
-        raise InvalidRequest("open", f"no message came within {OPEN_TIMEOUT_S:g} s") from error
+        # The caller is slow, not wrong: the request itself may well be tried again.
+        raise Aborted(f"no message came within {OPEN_TIMEOUT_S:g} s") from error
     if not isinstance(request, worker_pb2.PullKvRequest) or not request.HasField("open"):
         raise InvalidRequest("open", "the first message must be open")
     return request.open

@@ -12,7 +12,9 @@ from disaggregated.copies import HeldCopies, before_each_copy
 from disaggregated.pair import GROUP_KEY, Pair, Reply, ended, running_pair, sequence
 from disaggregated.prompts import expected_tokens, prompt_of
 from octavo.block_key import prompt_digest
+from octavo.decode_worker import servicer as decode_servicer
 from octavo.internal.v1alpha1 import worker_pb2
+from octavo.prefill_worker import pull_servicer
 from octavo.transfer import sender
 
 
@@ -167,3 +169,17 @@ async def test_a_puller_that_never_reads_holds_no_block(tiny_model: Path) -> Non
         await pair.wait_until_quiet(timeout_s=3)
         call.cancel()
         await assert_sound(pair, tiny_model)
+
+
+@pytest.mark.parametrize("worker", ["prefill", "decode"])
+async def test_a_caller_that_opens_a_stream_too_slowly_is_not_told_that_it_is_wrong(
+    tiny_model: Path, worker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_servicer, "OPEN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(decode_servicer, "START_TIMEOUT_S", 0.1)
+    async with running_pair(tiny_model) as pair, asyncio.timeout(10):
+        stub = pair.transfer_stub.PullKv if worker == "prefill" else pair.decode_stub.Decode
+        call = stub()
+        assert await call.code() is grpc.StatusCode.ABORTED
+        assert "no message came within 0.1 s" in str(await call.details())
+        await pair.wait_until_quiet()
