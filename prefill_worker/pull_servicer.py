@@ -12,6 +12,7 @@ import grpc
 
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.prefill_worker.handover import PREFILL, PULL, Handover, Handovers
+from octavo.rpc.channels import INTERNAL_MESSAGE_BYTES
 from octavo.rpc.errors import (
     Aborted,
     InvalidRequest,
@@ -34,6 +35,7 @@ MAX_UNACKNOWLEDGED_CHUNKS = 8
 STALL_S = 5.0
 OPEN_TIMEOUT_S = 5.0
 MAX_PARKED_PULLS = 4096
+MAX_HEADER_BYTES = 64  # of a chunk with one block
 
 PullContext = grpc.aio.ServicerContext[worker_pb2.PullKvRequest, bytes]
 
@@ -85,6 +87,7 @@ class PullServicer:
 
     def _segment_of(self, transport: worker_pb2.Transport) -> StagingSegment | None:
         if transport == worker_pb2.TRANSPORT_BYTES:
+            self._check_message_size()
             return None
         if transport == worker_pb2.TRANSPORT_SHARED_MEMORY and self.path.segment is not None:
             return self.path.segment
@@ -92,6 +95,15 @@ class PullServicer:
             "open.transport",
             f"open.transport {transport} is not offered by this worker",
         )
+
+    def _check_message_size(self) -> None:
+        num_bytes = self.path.kv_cache.block_bytes + MAX_HEADER_BYTES
+        if num_bytes > INTERNAL_MESSAGE_BYTES:
+            raise Precondition(
+                "open.transport",
+                f"a message with one block has {num_bytes} bytes, at most {INTERNAL_MESSAGE_BYTES} "
+                "may pass; start the workers with a smaller block_size, or on one host",
+            )
 
     async def _hand_over(
         self,

@@ -183,3 +183,19 @@ async def test_a_caller_that_opens_a_stream_too_slowly_is_not_told_that_it_is_wr
         assert await call.code() is grpc.StatusCode.ABORTED
         assert "no message came within 0.1 s" in str(await call.details())
         await pair.wait_until_quiet()
+
+
+async def test_blocks_too_large_for_a_message_are_refused_by_size(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"transport": "bytes"}
+    async with running_pair(tiny_model, settings, settings) as pair:
+        num_bytes = pair.prefill.path.kv_cache.block_bytes + pull_servicer.MAX_HEADER_BYTES
+        monkeypatch.setattr(pull_servicer, "INTERNAL_MESSAGE_BYTES", num_bytes - 1)
+        with pytest.raises(
+            grpc.aio.AioRpcError, match=f"one block has {num_bytes} bytes"
+        ) as failed:
+            await pair.run_decode(pair.start(sequence(prompt_of(20))), Reply())
+        assert failed.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        monkeypatch.setattr(pull_servicer, "INTERNAL_MESSAGE_BYTES", num_bytes)
+        await assert_sound(pair, tiny_model)
