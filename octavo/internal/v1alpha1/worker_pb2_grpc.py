@@ -290,7 +290,8 @@ class WorkerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchLoad(self, request, context):
-        """Streams load samples, one at once and then one per change, at most every min_interval.
+        """Streams load samples: one at once, then one per change, at most every min_interval and, while
+        nothing changes, one a second: silence means that the process hangs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
