@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from octavo.client import AsyncClient
 
+from checkpoints import reference_run
 from exact.matrix import LENGTHS, NUM_OUTPUT_TOKENS, Matrix, make_matrix
 from octavo import LLM, SamplingParams
 from octavo.checkpoint.resolve import resolve_model
+from octavo.client import AsyncClient
 from service import Service, running_service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+NUM_GROWN = 96
 GREEDY = {"temperature": 0.0, "max_tokens": NUM_OUTPUT_TOKENS, "ignore_eos": True}
 TOPOLOGIES = [(1, 1, "shared_memory"), (1, 1, "bytes"), (2, 2, "shared_memory"), (2, 2, "bytes")]
 
@@ -68,16 +70,29 @@ async def test_cold_hot_partly_hot_and_crowded(service: Service, matrix: Matrix)
 
 
 async def test_preempted_by_a_small_pool(model: Path, matrix: Matrix) -> None:
-    flags = ["--dtype", "float32"]
-    async with running_service(model, *flags, env={"OCTAVO_NUM_BLOCKS": "140"}) as service:
-        async with AsyncClient(service.address) as client:
-            crowd = [n for n in LENGTHS if n <= 300] * 3
+    """Each begins with 1 to 9 of 40 blocks and grows by 6: those that run together exceed it."""
+    lengths = [length for length in LENGTHS if length <= 129]
+    longer = {
+        length: reference_run(model, matrix.prompts[length], NUM_GROWN, ignore_eos=True)
+        for length in lengths
+    }
+    grown = Matrix(matrix.prompts, longer, matrix.near_ties)
+    crowd = lengths * 2
+    env = {"OCTAVO_NUM_BLOCKS": "40"}
+    async with running_service(model, "--dtype", "float32", env=env) as service:
+        async with AsyncClient(service.address, timeout_s=900) as client:
             answers = await asyncio.gather(
-                *(ask(client, matrix.prompts[n], f"s{i}") for i, n in enumerate(crowd))
+                *(
+                    client.generate(
+                        matrix.prompts[n], cache_salt=f"s{i}", **GREEDY | {"max_tokens": NUM_GROWN}
+                    )
+                    for i, n in enumerate(crowd)
+                )
             )
         for length, answer in zip(crowd, answers, strict=True):
-            matrix.check(length, answer, "preempted")
+            grown.check(length, answer.token_ids, "preempted")
         preemptions = sum(w.counters.preemptions for w in await service.workers("decode"))
+        print(f"\npreemptions: {preemptions}")
         assert preemptions > 0, "the pool was not small enough to preempt"
         await service.wait_until_quiet()
 
