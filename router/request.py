@@ -9,15 +9,16 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from octavo.block_key import MAX_SALT_BYTES
 from octavo.inference.v1 import inference_pb2
 from octavo.router.model import ServedModel
-from octavo.rpc.errors import InvalidRequest, NotFound, Unsupported
+from octavo.rpc.errors import InvalidRequest, NotFound, Overloaded, Unsupported
 from octavo.rpc.sampling import sampling_from_proto
 from octavo.sampling_params import SamplingParams, check_length, check_prompt
 
@@ -26,6 +27,9 @@ MAX_REQUEST_ID_BYTES = 256
 # Longer text cannot fit the context: no tokenizer needs more bytes for a token on average. (A run
 # of spaces may be one token of up to 16 bytes; such a prompt is refused early and by name.)
 MAX_BYTES_PER_TOKEN = 8
+# Text that waits for a tokenizer thread; the router's queue of tokens begins behind it.
+MAX_QUEUED_BYTES = 64 << 20
+RETRY_AFTER_S = 1.0
 
 TextInput = inference_pb2.GenerateRequest | inference_pb2.TokenizeRequest
 
@@ -58,6 +62,7 @@ class RequestReader:
         self._threads = threads
         self._max_context_tokens = max_context_tokens
         self._group_key_of = group_key_of
+        self._num_queued_bytes = 0
 
     async def read(self, message: inference_pb2.GenerateRequest) -> Request:
         """Resolve a request.
@@ -81,20 +86,26 @@ class RequestReader:
         )
 
     async def tokenize(self, message: TextInput) -> list[int]:
-        """Token ids of a text or chat, computed off the event loop."""
+        """Token ids of a text or chat, computed off the event loop.
+
+        Raises:
+            InvalidRequest: there is none, or it cannot be tokenized.
+            Overloaded: too much text waits already.
+        """
         kind = message.WhichOneof("input")
         add_special = not message.HasField("add_special_tokens") or message.add_special_tokens
         if kind == "text":
-            self._check_size("text", len(message.text.encode()))
+            num_bytes = self._check_size("text", len(message.text.encode()))
             work = partial(self._model.tokenizer.encode, message.text, add_special)
         elif kind == "chat":
             chat = [{"role": m.role, "content": m.content} for m in message.chat.messages]
-            self._check_size("chat", message.chat.ByteSize())
+            num_bytes = self._check_size("chat", message.chat.ByteSize())
             work = partial(self._model.tokenizer.encode_chat, chat)
         else:
             raise InvalidRequest("input", "an input is required: text, token_ids or chat")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            with self._queued(num_bytes):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except ValueError as error:
             raise InvalidRequest(kind, f"{kind}: {error}") from error
 
@@ -147,7 +158,22 @@ class RequestReader:
             raise InvalidRequest("sampling.max_tokens", f"sampling.{error}") from error
         return sampling
 
-    def _check_size(self, field: str, num_bytes: int) -> None:
+    @contextmanager
+    def _queued(self, num_bytes: int) -> Iterator[None]:
+        total = self._num_queued_bytes + num_bytes
+        if self._num_queued_bytes and total > MAX_QUEUED_BYTES:
+            raise Overloaded(
+                f"{self._num_queued_bytes} bytes of text wait for the tokenizer, {num_bytes} more "
+                f"would exceed {MAX_QUEUED_BYTES}",
+                RETRY_AFTER_S,
+            )
+        self._num_queued_bytes = total
+        try:
+            yield
+        finally:
+            self._num_queued_bytes -= num_bytes
+
+    def _check_size(self, field: str, num_bytes: int) -> int:
         limit = MAX_BYTES_PER_TOKEN * self._max_context_tokens()
         if num_bytes > limit:
             raise InvalidRequest(
@@ -155,6 +181,7 @@ class RequestReader:
                 f"{field} has {num_bytes} bytes, at most {limit} are tokenized for a context of "
                 f"{self._max_context_tokens()} tokens",
             )
+        return num_bytes
 
 
 def _check_fields(message: inference_pb2.GenerateRequest) -> None:

@@ -1,10 +1,18 @@
-"""The queue's bound, counted in prompt tokens."""
+"""The queue's bound, counted in prompt tokens; in bytes before there are tokens."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.inference.v1.inference_pb2 import TokenizeRequest
+from octavo.router import request as request_module
 from octavo.router.admission import MAX_RETRY_S, MIN_RETRY_S, Admission
+from octavo.router.model import ServedModel
+from octavo.router.request import RequestReader
 from octavo.rpc.errors import Expired, Overloaded
 
 
@@ -70,3 +78,26 @@ def test_count_is_the_sum_of_those_that_wait(sizes: list[int], draw: object) -> 
         if len(held) > 2:
             manager, _ = held.pop(draw.randrange(len(held)))  # type: ignore[attr-defined]
             manager.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+async def test_text_that_waits_for_the_tokenizer_is_bounded(
+    served_model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_module, "MAX_QUEUED_BYTES", 10)
+    release = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(release.wait, 10)
+        reader = RequestReader(
+            served_model, threads, max_context_tokens=lambda: 64, group_key_of=str.encode
+        )
+        first = asyncio.create_task(reader.tokenize(TokenizeRequest(text="long" * 20)))
+        await asyncio.sleep(0)  # alone it may be larger than the bound
+        with pytest.raises(Overloaded) as refused:
+            await reader.tokenize(TokenizeRequest(text="more"))
+        assert refused.value.retry_after_s == 1.0
+        first.cancel()
+        await asyncio.wait({first})
+        second = asyncio.create_task(reader.tokenize(TokenizeRequest(text="more")))
+        await asyncio.sleep(0)
+        release.set()
+        assert await second  # who left makes room
