@@ -92,7 +92,7 @@ class RouteFinder:
         return overlap
 
     def _decode_candidate(self, worker: Worker, overlap: Mapping[str, int]) -> DecodeCandidate:
-        facts, load, unreported = worker.facts, worker.load, worker.unreported
+        facts = worker.facts
         local_max = facts.local_prefill_max_tokens
         if self._local_prefill_max_tokens is not None:
             local_max = min(local_max, self._local_prefill_max_tokens)
@@ -102,22 +102,21 @@ class RouteFinder:
             block_size=facts.block_size,
             max_context_tokens=facts.max_context_tokens,
             cached_blocks=overlap.get(facts.worker_id, 0),
-            active_blocks=load.blocks.held + sum(leg.blocks for leg in unreported),
-            num_sequences=load.running_sequences + load.waiting_sequences + len(unreported),
+            active_blocks=worker.active_blocks,
+            num_sequences=worker.num_sequences,
             local_prefill_max_tokens=local_max,
         )
 
 
 def _prefill_candidate(worker: Worker, overlap: Mapping[str, int]) -> PrefillCandidate:
     facts = worker.facts
-    unreported = sum(leg.prefill_tokens for leg in worker.unreported)
     return PrefillCandidate(
         worker_id=facts.worker_id,
         layout=facts.layout,
         block_size=facts.block_size,
         max_context_tokens=facts.max_context_tokens,
         cached_blocks=overlap.get(facts.worker_id, 0),
-        queued_tokens=worker.load.waiting_prefill_tokens + unreported,
+        queued_tokens=worker.queued_tokens,
     )
 
 

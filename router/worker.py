@@ -84,6 +84,7 @@ class Worker:
         self.is_stuck = False
         self._last_step_at = self._last_sample_at = time.monotonic()
         self._legs: set[Leg] = set()
+        self._gone: list[Leg] = []  # ended since the last sample, which may have counted them
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -103,7 +104,32 @@ class Worker:
         return not (self.is_stuck or self.load.is_draining)
 
     @property
-    def unreported(self) -> list[Leg]:
+    def num_sequences(self) -> int:
+        """Running or waiting, as far as is known now: samples are up to an interval old."""
+        return self._num_counted + len(self._unreported)
+
+    @property
+    def queued_tokens(self) -> int:
+        """Prompt tokens that wait to be computed, as far as is known now."""
+        counted = self.load.waiting_prefill_tokens - sum(leg.prefill_tokens for leg in self._gone)
+        waiting = max(counted, 0) if self._num_counted else 0
+        return waiting + sum(leg.prefill_tokens for leg in self._unreported)
+
+    @property
+    def active_blocks(self) -> int:
+        """Held by sequences or about to be, as far as is known now."""
+        counted = self.load.blocks.held - sum(leg.blocks for leg in self._gone)
+        held = max(counted, 0) if self._num_counted else 0
+        return held + sum(leg.blocks for leg in self._unreported)
+
+    @property
+    def _num_counted(self) -> int:
+        """Sequences of the last sample that still run."""
+        counted = self.load.running_sequences + self.load.waiting_sequences
+        return max(counted - len(self._gone), 0)
+
+    @property
+    def _unreported(self) -> list[Leg]:
         """Legs sent here that no load sample has counted yet."""
         return [leg for leg in self._legs if not leg.is_reported]
 
@@ -112,6 +138,7 @@ class Worker:
         now = self._last_sample_at = time.monotonic()
         has_stepped = load.steps != self.load.steps
         self.load = load
+        self._gone.clear()
         if has_stepped or not self._has_work:
             self._last_step_at = now
             self.is_stuck = False
@@ -151,6 +178,8 @@ class Worker:
             yield leg
         finally:
             self._legs.discard(leg)
+            if leg.sent_at < self._last_sample_at:
+                self._gone.append(leg)
             if not self._legs:
                 self._idle.set()
 
