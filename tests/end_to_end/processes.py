@@ -59,6 +59,7 @@ async def running_processes(
     redis_url: str | None = None,
     num_pairs: int = 1,
     env: dict[str, str] | None = None,
+    prefill_env: dict[str, str] | None = None,
 ) -> AsyncIterator[Processes]:
     """As many prefill as decode workers and a router, all met; ended with the block."""
     config = UpConfig(
@@ -77,8 +78,9 @@ async def running_processes(
     )
     children = {child.name: child for child in plan(config, model, folder, redis_url)}
     processes = Processes(config.address, folder, children)
-    for child in children.values():
+    for name, child in children.items():
         child.env |= env or {}
+        child.env |= prefill_env or {} if name.startswith("prefill") else {}
     try:
         await children["router"].start()
         workers = [name for name in children if name != "router"]

@@ -29,13 +29,15 @@ GONE_S = 5.0
 async def fleet(
     llama: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Processes, RedisServer]]:
-    """2P2D and a Redis, every one a process; small steps, so that prefills take a while."""
+    """2P2D and a Redis, every one a process; a long prefill takes thousands of steps."""
     folder = tmp_path_factory.mktemp("run")
-    env = {"OCTAVO_NUM_BLOCKS": "512", "OCTAVO_MAX_NUM_BATCHED_TOKENS": "16"}
+    # A busy machine must not make the index look empty.
+    env = {"OCTAVO_NUM_BLOCKS": "512", "OCTAVO_LOOKUP_BUDGET_S": "2"}
+    tiny_steps = {"OCTAVO_MAX_NUM_BATCHED_TOKENS": "2"}
     with RedisServer(tmp_path_factory.mktemp("redis")) as redis:
         url = redis.settings.url
         async with running_processes(
-            llama, folder, redis_url=url, num_pairs=2, env=env
+            llama, folder, redis_url=url, num_pairs=2, env=env, prefill_env=tiny_steps
         ) as processes:
             yield processes, redis
 

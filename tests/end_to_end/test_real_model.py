@@ -33,7 +33,7 @@ def smollm2() -> Path:
 
 
 async def test_three_prompts_are_exact_in_float32(smollm2: Path) -> None:
-    """17 tokens are computed by the decode worker, 64 and 257 are handed over; cold and hot."""
+    """17 tokens are computed by the decode worker, 65 and 257 are handed over."""
     matrix = make_matrix(smollm2, 49_000, (17, 65, 257))
     env = {"OCTAVO_NUM_BLOCKS": "128"}
     async with (
@@ -41,10 +41,11 @@ async def test_three_prompts_are_exact_in_float32(smollm2: Path) -> None:
         AsyncClient(service.address, timeout_s=100) as client,
     ):
         for length, prompt in matrix.prompts.items():
-            for situation in ("cold", "hot"):
-                reply = await client.generate(prompt, **FIELDS)
-                matrix.check(length, reply.token_ids, f"SmolLM2, {situation}")
-        answer = await client.generate(QUESTION, temperature=0.0, max_tokens=32)
+            reply = await client.generate(prompt, **FIELDS)
+            matrix.check(length, reply.token_ids, "SmolLM2, cold")
+        reply = await client.generate(matrix.prompts[65], **FIELDS)
+        matrix.check(65, reply.token_ids, "SmolLM2, hot")
+        answer = await client.generate(QUESTION, temperature=0.0, max_tokens=16)
         assert "Paris" in answer.text
         await service.wait_until_quiet()
         (decode,) = await service.workers("decode")
