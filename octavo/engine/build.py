@@ -1,6 +1,7 @@
 """Makes an engine of a config: resolve, load, size the pool, wire the parts."""
 
 import logging
+from dataclasses import replace
 
 import torch
 
@@ -17,6 +18,7 @@ from octavo.engine.models import load_model
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sizing import default_cpu_bytes, free_gpu_bytes, num_blocks_within
+from octavo.engine.step_budget import GPU_TOKENS, default_step_tokens
 from octavo.kernels.select import Kernels, for_device
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,9 @@ def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine
     path = resolve_model(config.model)
     model_config = load_config(path)
     device = choose_device(config.device)
+    if config.max_num_batched_tokens is None:
+        tokens = default_step_tokens(model_config, device)
+        config = replace(config, max_num_batched_tokens=tokens)
     dtype = choose_dtype(config.dtype, model_config, device)
     layout = KVLayout(
         dtype=dtype,
@@ -74,7 +79,7 @@ def build_scheduler(
     limits = Limits(
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_batched_tokens=config.max_num_batched_tokens or GPU_TOKENS,
         max_model_len=min(
             config.max_model_len or max_positions, max_positions, num_blocks * config.block_size
         ),
@@ -114,7 +119,7 @@ def choose_num_blocks(
     num_bytes = free_gpu_bytes(
         model,
         layout,
-        config.max_num_batched_tokens,
+        config.max_num_batched_tokens or GPU_TOKENS,
         config.max_num_seqs,
         config.gpu_memory_utilization,
     )

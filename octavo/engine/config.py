@@ -20,7 +20,7 @@ class EngineConfig:
     device: str = "auto"  # cuda if there is one
     block_size: int = 16
     max_num_seqs: int = 256
-    max_num_batched_tokens: int = 8192
+    max_num_batched_tokens: int | None = None  # by device and model size
     max_model_len: int | None = None  # the model's own, clamped to what the pool holds
     gpu_memory_utilization: float = 0.9  # share of the GPU for weights, activations and KV
     kv_cache_bytes: int | None = None  # on the CPU; by default a quarter of what is free
@@ -35,9 +35,8 @@ class EngineConfig:
                 f"gpu_memory_utilization must be above 0 and at most 1, "
                 f"got {self.gpu_memory_utilization}"
             )
-        for name in ("max_num_seqs", "max_num_batched_tokens"):
-            _check_positive(name, getattr(self, name))
-        for name in ("max_model_len", "kv_cache_bytes", "num_blocks"):
+        _check_positive("max_num_seqs", self.max_num_seqs)
+        for name in ("max_num_batched_tokens", "max_model_len", "kv_cache_bytes", "num_blocks"):
             if getattr(self, name) is not None:
                 _check_positive(name, getattr(self, name))
 

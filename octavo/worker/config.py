@@ -45,7 +45,10 @@ class WorkerConfig:
     )
     max_num_seqs: int = field(default=256, metadata={"help": "Sequences in one step at most."})
     max_num_batched_tokens: int | None = field(
-        default=None, metadata={"help": "Tokens of one step; default: 512 on CPU, 8192 on GPU."}
+        default=None,
+        metadata={
+            "help": "Tokens of one step; default: 8192 on a GPU, 32 to 512 on a CPU by model size."
+        },
     )
     transport: str = field(
         default="auto",
@@ -76,20 +79,17 @@ class WorkerConfig:
             raise ValueError(f"max_request_s must be positive, got {self.max_request_s}")
         if not self.drain_timeout_s >= 0:
             raise ValueError(f"drain_timeout_s must not be negative, got {self.drain_timeout_s}")
-        self.engine_config("cpu")  # checks the rest
+        self.engine_config()  # checks the rest
 
-    def engine_config(self, device: str) -> EngineConfig:
-        """What the engine is told; `device` is the one that "auto" came out as."""
-        batched = self.max_num_batched_tokens
-        if batched is None:
-            batched = 512 if device == "cpu" else 8192
+    def engine_config(self) -> EngineConfig:
+        """What the engine is told."""
         return EngineConfig(
             model=self.model,
             dtype=self.dtype,
             device=self.device,
             block_size=self.block_size,
             max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=batched,
+            max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             gpu_memory_utilization=self.gpu_memory_utilization,
             kv_cache_bytes=self.kv_cache_bytes,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from octavo import __version__
 from octavo.block_key import BlockKey
-from octavo.engine.build import build_engine, choose_device
+from octavo.engine.build import build_engine
 from octavo.engine.engine import Engine
 from octavo.engine.errors import EngineDied
 from octavo.engine.loop import EngineLoop
@@ -39,8 +39,7 @@ _ROLES: dict[Role, worker_pb2.WorkerRole] = {
 def load_engine(config: WorkerConfig) -> Engine:
     """Take the core, load the model, compile the kernels."""
     pin_to_core(config.cpu_core)
-    device = choose_device(config.device)
-    return build_engine(config.engine_config(device.type))
+    return build_engine(config.engine_config())
 
 
 def facts_of(config: WorkerConfig, engine: Engine, role: Role) -> worker_pb2.GetWorkerResponse:

@@ -176,8 +176,8 @@ async def running_pair(
     """Workers of `model` with small pools; the dicts change settings."""
     prefill_config = PrefillConfig(model=str(model), **SMALL | (prefill or {}))
     decode_config = DecodeConfig(model=str(model), **SMALL | (decode or {}))
-    prefill_engine = build_engine(prefill_config.engine_config("cpu"))
-    decode_engine = build_engine(decode_config.engine_config("cpu"))
+    prefill_engine = build_engine(prefill_config.engine_config())
+    decode_engine = build_engine(decode_config.engine_config())
     async with (
         running_prefill_worker(prefill_config, prefill_engine) as p,
         running_decode_worker(decode_config, decode_engine) as d,

@@ -55,13 +55,13 @@ async def running_fleet(
             p = PrefillConfig(
                 model=str(model), worker_id=f"prefill-{index}", **SMALL | (prefill or {})
             )
-            p_engine = build_engine(p.engine_config("cpu"))
+            p_engine = build_engine(p.engine_config())
             prefills.append(await stack.enter_async_context(running_prefill_worker(p, p_engine)))
         for index in range(num_decodes):
             d = DecodeConfig(
                 model=str(model), worker_id=f"decode-{index}", **SMALL | (decode or {})
             )
-            d_engine = build_engine(d.engine_config("cpu"))
+            d_engine = build_engine(d.engine_config())
             decodes.append(await stack.enter_async_context(running_decode_worker(d, d_engine)))
         config = RouterConfig(
             model=str(model),
