@@ -138,7 +138,10 @@ class Scheduler:
             self._advance(seq, 1, sampled[seq])
         for chunk in plan.chunks:
             self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq))
-        self._count_step(did_compute=plan.num_seqs > 0)
+        holders = chain(self._running, self._filling.values(), self._lingering.values())
+        self.totals.count_step(
+            holders, self.pool.num_held, self.limits.block_size, did_compute=plan.num_seqs > 0
+        )
         return self.drain_outputs()
 
     def drain_outputs(self) -> list[SequenceOutput]:
@@ -189,8 +192,7 @@ class Scheduler:
             if not self._admission.try_admit(seq, self.num_active):
                 break
             self._preempted.remove(seq)
-            self._run(seq)
-            budget = self._plan_rows(plan, seq, budget)
+            budget = self._run(plan, seq, budget)
         return budget
 
     def _admit(self, plan: StepPlan, budget: int) -> None:
@@ -205,14 +207,14 @@ class Scheduler:
             if seq.is_pulled:
                 self._fill(seq)
             else:
-                self._run(seq)
-                budget = self._plan_rows(plan, seq, budget)
+                budget = self._run(plan, seq, budget)
                 if seq.is_leased:
                     self._tell(seq)  # whoever reads its blocks may begin with the cached ones
 
-    def _run(self, seq: Sequence) -> None:
+    def _run(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
         seq.status = Status.RUNNING
         self._running.add(seq)
+        return self._plan_rows(plan, seq, budget)
 
     def _fill(self, seq: Sequence) -> None:
         seq.status = Status.FILLING
@@ -299,8 +301,3 @@ class Scheduler:
             seq.num_cached_tokens if is_first else None,
         )
         self._outputs.append(output)
-
-    def _count_step(self, did_compute: bool) -> None:
-        holders = chain(self._running, self._filling.values(), self._lingering.values())
-        held = self.pool.num_held
-        self.totals.count_step(holders, held, self.limits.block_size, did_compute=did_compute)
