@@ -192,6 +192,9 @@ class Transformers:
             text=True,
         )
 
+    async def ready(self) -> None:
+        """Loading is waited for by the first batch."""
+
     def run(self, prompts: list[list[int]], max_tokens: int) -> dict[str, float]:
         """Prefill and decode of one batch; seconds to the first token and in all."""
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -202,7 +205,7 @@ class Transformers:
             raise RuntimeError("the transformers process ended; see its log")
         return dict(json.loads(line))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(30)

@@ -20,6 +20,8 @@ from octavo.checkpoint.resolve import resolve_model
 from peers import Octavo, Transformers, Vllm
 from report import draw, machine, print_table, write_json
 
+Engine = Octavo | Vllm | Transformers
+
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -49,57 +51,46 @@ def bfloat16_export(model: Path, folder: Path) -> Path:
 
 
 async def measure(args: argparse.Namespace, model: Path, work: Path) -> list[dict[str, Any]]:
+    """Rounds over all concurrencies and engines; the order of engines turns with every round."""
     levels = [int(level) for level in args.concurrency.split(",")]
-    length = args.input_tokens + args.output_tokens
-    servers: list[Octavo | Vllm] = [Octavo(model, work, args.address, args.octavo_flags.split())]
+    engines: list[Engine] = [Octavo(model, work, args.address, args.octavo_flags.split())]
     if args.vllm:
-        servers.append(Vllm(model, work, args.vllm.resolve(), 2 * length))
-    batch = Transformers(model, work, args.vllm) if args.transformers else None
+        context = 2 * (args.input_tokens + args.output_tokens)
+        engines.append(Vllm(model, work, args.vllm.resolve(), context))
+    if args.transformers:
+        engines.append(Transformers(model, work, args.vllm))
     rows: list[dict[str, Any]] = []
     try:
-        await asyncio.gather(*(server.ready() for server in servers))
+        await asyncio.gather(*(engine.ready() for engine in engines))
         with Progress() as progress:
-            engines = len(servers) + (batch is not None)
-            total = (args.rounds + 1) * len(levels) * engines
-            task = progress.add_task("warming up", total=total)
+            task = progress.add_task("", total=(args.rounds + 1) * len(levels) * len(engines))
             for round_index in range(-1, args.rounds):  # round -1 warms up and is not counted
                 for level in levels:
                     count = level * (args.requests if round_index >= 0 else 1)
-                    prompts = random_prompts(
-                        count, args.input_tokens, 40_000, seed=1_000 * (round_index + 2) + level
-                    )
-                    for server in servers:
-                        progress.update(task, description=f"{server.name}, {level} at once")
-                        samples = await run_closed_loop(
-                            server.send, prompts, level, args.output_tokens
-                        )
-                        figures = summarize(samples)
-                        rows.append(
-                            {"engine": server.name, "concurrency": level, "round": round_index}
-                            | figures
-                        )
-                        progress.advance(task)
-                    if batch is not None:
-                        progress.update(task, description=f"{batch.name}, {level} at once")
-                        took = await asyncio.to_thread(
-                            batch.run, prompts[:level], args.output_tokens
-                        )
-                        rows.append(
-                            {
-                                "engine": batch.name,
-                                "concurrency": level,
-                                "round": round_index,
-                                "output_tokens_per_s": level * args.output_tokens / took["seconds"],
-                                "ttft_p50_ms": took["ttft"] * 1e3,
-                            }
-                        )
+                    seed = 1_000 * (round_index + 2) + level
+                    prompts = random_prompts(count, args.input_tokens, 40_000, seed)
+                    for engine in engines if round_index % 2 == 0 else reversed(engines):
+                        progress.update(task, description=f"{engine.name}, {level} at once")
+                        figures = await figures_of(engine, prompts, level, args.output_tokens)
+                        place = {"concurrency": level, "round": round_index}
+                        rows.append({"engine": engine.name} | place | figures)
                         progress.advance(task)
     finally:
-        for server in servers:
-            await server.close()
-        if batch is not None:
-            batch.close()
+        for engine in engines:
+            await engine.close()
     return [row for row in rows if row["round"] >= 0]
+
+
+async def figures_of(
+    engine: Engine, prompts: list[list[int]], level: int, max_tokens: int
+) -> dict[str, float]:
+    """Throughput and latencies of one engine at one concurrency."""
+    if not isinstance(engine, Transformers):
+        return summarize(await run_closed_loop(engine.send, prompts, level, max_tokens))
+    took = await asyncio.to_thread(engine.run, prompts[:level], max_tokens)
+    figures = {"output_tokens_per_s": level * max_tokens / took["seconds"]}
+    # A static batch shows no first token; one request alone does.
+    return figures | ({"ttft_p50_ms": took["ttft"] * 1e3} if level == 1 else {})
 
 
 def main() -> None:

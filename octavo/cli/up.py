@@ -28,6 +28,8 @@ from octavo.cli.gpus import count_gpus, gpu_environment
 from octavo.registry.embedded import EmbeddedRedis
 from octavo.registry.errors import EmbeddedRedisUnavailable
 
+STOP_S = 5.0  # after its grace a role ends by itself; then it is killed
+
 
 @dataclass(frozen=True, slots=True)
 class UpConfig:
@@ -116,6 +118,7 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
     shared = ["--model", str(model)]
     # By environment: a command line, and a password in it, can be read by every user.
     env = worker_environment() | ({"OCTAVO_REDIS_URL": redis_url} if redis_url else {})
+    env["OCTAVO_DRAIN_TIMEOUT_S"] = str(config.grace_s)
     children: list[Child] = []
     sockets: dict[str, list[str]] = {"prefill": [], "decode": []}
     counts = {"prefill": config.prefill_workers, "decode": config.decode_workers}
@@ -169,7 +172,7 @@ async def running(children: list[Child], grace_s: float) -> AsyncIterator["async
         workers = [child for child in children if child.name != "router"]
         routers = [child for child in children if child.name == "router"]
         for group in (routers, workers):  # once the router has ended, so has every request
-            await asyncio.gather(*(child.end(grace_s) for child in group))
+            await asyncio.gather(*(child.end(grace_s + STOP_S) for child in group))
 
 
 async def raise_when_one_ends(children: list[Child]) -> None:
