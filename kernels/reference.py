@@ -111,9 +111,7 @@ def add_rms_norm(
     return rms_norm(residual, weight, eps), residual
 
 
-def rotary(
-    query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-) -> None:
+def rotary(query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     """Rotate the leading 2R dimensions of every head in place, halves paired (NeoX style).
 
     query: [T, num_heads, head_dim]; key: [T, num_kv_heads, head_dim]; cos, sin: [T, R] float32.
