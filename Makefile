@@ -2,9 +2,9 @@ PYTHON ?= python3
 BIN = .venv/bin
 PROTOS = $(shell find protos -name '*.proto')
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
-FOLDERS = octavo router prefill_worker decode_worker kernels tests bench
+FOLDERS = octavo router prefill_worker decode_worker kernels tests bench simulator
 
-.PHONY: install protos format check test exact kernels bench-serve
+.PHONY: install protos format check test exact kernels simulate bench-serve bench-paper
 
 install:  ## make .venv with everything development needs
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade pip && $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
@@ -18,6 +18,7 @@ format:
 check:  ## lint, types, protos; no tests
 	$(BIN)/ruff format --check $(FOLDERS) && $(BIN)/ruff check $(FOLDERS)
 	$(BIN)/mypy
+	$(BIN)/mypy simulator
 	$(BIN)/buf lint
 	rm -rf build/stubs && mkdir -p build/stubs && $(call PROTOC,build/stubs)
 	diff -r build/stubs/octavo/inference octavo/inference -x '__pycache__' && diff -r build/stubs/octavo/internal octavo/internal -x '__pycache__'
@@ -31,5 +32,11 @@ exact:  ## the whole exactness matrix on the real model, slow
 kernels:  ## registers, spills and shared memory of every Triton variant
 	$(BIN)/python -m octavo.kernels.compile_table $(ARGS)
 
+simulate:  ## project the service to many workers; ARGS=--validate measures first
+	$(BIN)/python -m simulator $(ARGS)
+
 bench-serve:
 	$(BIN)/python bench/serve.py $(ARGS)
+
+bench-paper:  ## the PagedAttention paper's tables, its figures beside ours
+	$(BIN)/python bench/paper.py $(ARGS)

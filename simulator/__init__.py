@@ -1,0 +1,12 @@
+"""A service of any size on virtual time: real scheduler, pool, prefix cache and placement.
+
+    workload --> router (RouteFinder, place, Worker: the router's own code)
+                    |  legs                    ^ load samples
+                    v                          |
+                 engines (Scheduler, BlockPool, PrefixCache: the engine's own code)
+                    |  StepPlan
+                    v
+                 step cost (measured, or from a roofline) --> Clock
+
+What is imitated is only what takes time or crosses a wire: model steps, messages, copies, Redis.
+"""

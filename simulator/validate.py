@@ -1,0 +1,157 @@
+"""Calibrates on steps and on one small service, then predicts other runs and measures them.
+
+model steps in process --> cost        1P1D, little load --> overhead
+                             \\             /
+                              simulated runs   <-- error -->   measured runs, other loads and sizes
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.load import Sample, summarize
+from octavo.checkpoint.config import load_config
+from octavo.router.worker import Role
+from simulator.figures import error_percent, latencies
+from simulator.measure import StepTimer, measured_cost
+from simulator.overhead import Overhead
+from simulator.run import Outcome, ServiceSpec, simulate
+from simulator.served import Case, Measured, RealService, real_service
+from simulator.workload import equal_requests, poisson
+
+GOAL_PERCENT = 5.0
+FIGURES = ("output_tokens_per_s", "ttft_p50_ms", "ttft_p90_ms", "itl_p50_ms", "itl_p90_ms")
+NUM_CORES = 2
+POISSON_LOAD = 0.6  # of the throughput at 16 at once
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One run, simulated and measured."""
+
+    case: Case
+    simulated: dict[str, float]
+    measured: dict[str, float]
+    others_share: float
+
+    def row(self) -> dict[str, Any]:
+        errors = {k: error_percent(self.simulated[k], self.measured[k]) for k in FIGURES}
+        return asdict(self) | {"name": self.case.name, "error_percent": errors}
+
+
+def base_spec(model: Path, report: Report) -> ServiceSpec:
+    """The demo service with steps as measured in this process and no overhead yet."""
+    timer = StepTimer(model)
+    cost = measured_cost(timer, lambda what: report(f"timing {what}"))
+    layout = timer.engine.layout
+    return ServiceSpec(
+        num_prefills=1,
+        num_decodes=1,
+        cost=cost,
+        block_size=layout.block_size,
+        block_bytes=layout.block_bytes,
+        num_blocks=4096,
+        prefill_step_tokens=512,
+        decode_step_tokens=512,
+        max_model_len=load_config(model).max_position_embeddings,
+        overhead=Overhead(copy_s_per_byte=timer.copy_s_per_byte()),
+        num_shared_cores=NUM_CORES,
+        use_index=False,  # these prompts share nothing
+    )
+
+
+def predict(spec: ServiceSpec, case: Case, seed: int = 0) -> Outcome:
+    spec = replace(spec, num_prefills=case.prefills, num_decodes=case.decodes)
+    requests = equal_requests(case.num_requests, case.input_tokens, case.output_tokens)
+    if case.per_second is not None:
+        requests = poisson(requests, case.per_second, seed)
+    return simulate(spec, requests, concurrency=case.concurrency)
+
+
+async def calibrate(spec: ServiceSpec, service: RealService) -> ServiceSpec:
+    """Find the overhead: from requests of one token, of one caller, and of eight.
+
+    What a process spent beyond its simulated steps is its overhead; what a lone request took
+    beyond the simulation so far is waiting.
+    """
+    single = Case(1, 1, 24, output_tokens=1, concurrency=1)
+    took = await service.run(single)
+    steps_s = _steps_s(predict(spec, single), Role.PREFILL)
+    request_cpu_s = (took.cpu_s["router"] + took.cpu_s["client"]) / single.num_requests
+    prefill_cpu_s = max(took.cpu_s["prefill-worker"] - steps_s, 0.0) / single.num_requests
+    eight = Case(1, 1, 24, concurrency=8)
+    took = await service.run(eight)
+    num_tokens = eight.num_requests * eight.output_tokens
+    front_s = took.cpu_s["router"] + took.cpu_s["client"] - eight.num_requests * request_cpu_s
+    decode_s = took.cpu_s["decode-worker"] - _steps_s(predict(spec, eight), Role.DECODE)
+    overhead = replace(
+        spec.overhead,
+        request_cpu_s=request_cpu_s,
+        prefill_request_cpu_s=prefill_cpu_s,
+        front_token_cpu_s=max(front_s, 0.0) / num_tokens,
+        decode_token_cpu_s=max(decode_s, 0.0) / num_tokens,
+    )
+    lone = Case(1, 1, 6, concurrency=1)
+    measured = (await service.run(lone)).samples
+    simulated = predict(replace(spec, overhead=overhead), lone).requests
+    request_s = median(s.ttft for s in measured) - median(
+        r.arrivals_s[0] - r.sent_s for r in simulated
+    )
+    gap_s = median(s.itls[0] for s in measured) - median(
+        r.arrivals_s[1] - r.arrivals_s[0] for r in simulated
+    )
+    waits = {"request_s": max(request_s, 0.0), "wire_s": max(gap_s, 0.0)}
+    return replace(spec, overhead=replace(overhead, **waits))
+
+
+def _steps_s(outcome: Outcome, role: Role) -> float:
+    return sum(n.engine.step_s for n in outcome.nodes if n.view.facts.role is role)
+
+
+async def validate(model: Path, report: Report) -> tuple[ServiceSpec, list[Compared]]:
+    """Calibrate, then compare; takes some minutes."""
+    spec = base_spec(model, report)
+    compared: list[Compared] = []
+    for size in (1, 2):
+        with tempfile.TemporaryDirectory(prefix="octavo-sim-") as work:
+            report(f"starting {size}P{size}D")
+            async with real_service(model, Path(work), Case(size, size, 1)) as service:
+                await service.run(Case(size, size, 8, output_tokens=16, concurrency=4))  # warm up
+                if size == 1:
+                    report("calibrating on 1P1D")
+                    spec = await calibrate(spec, service)
+                for case in _cases(size):
+                    report(case.name)
+                    if case.per_second is not None:
+                        case = replace(case, per_second=_rate(compared, size))
+                    compared.append(await _compare(spec, service, case))
+    return spec, compared
+
+
+def _cases(size: int) -> list[Case]:
+    closed = [Case(size, size, 3 * level, concurrency=level) for level in (4, 16, 32)]
+    return [*closed, Case(size, size, 32, per_second=1.0)]
+
+
+def _rate(compared: list[Compared], size: int) -> float:
+    at_16 = next(c for c in compared if c.case.concurrency == 16 and c.case.prefills == size)
+    return POISSON_LOAD * at_16.measured["output_tokens_per_s"] / at_16.case.output_tokens
+
+
+async def _compare(spec: ServiceSpec, service: RealService, case: Case) -> Compared:
+    took: Measured = await service.run(case)
+    outcome = predict(spec, case, service.poisson_seed)
+    return Compared(case, latencies(outcome.requests), _summary(took.samples), took.others_share)
+
+
+def _summary(samples: list[Sample]) -> dict[str, float]:
+    return summarize(samples)
+
+
+def run_validation(model: Path, report: Report) -> tuple[ServiceSpec, list[Compared]]:
+    return asyncio.run(validate(model, report))
