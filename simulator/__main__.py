@@ -1,11 +1,13 @@
 """`python -m simulator`: projections from assumptions.toml; with --validate, measurements first.
 
-make simulate                                  # 7B and 70B, 16 to 64 workers, under a minute
-make simulate ARGS="--sizes 64,256 --workers 32"
+make simulate                                  # 7B and 70B, 16 and 48 workers, under a minute
+make simulate ARGS="--sizes 64,256"
 make simulate ARGS="--validate"                # some minutes: drives `octavo up` twice
 """
 
 import argparse
+import asyncio
+import contextlib
 import json
 import os
 from dataclasses import asdict
@@ -18,8 +20,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from rich.progress import Progress, TaskID
 
 from octavo.checkpoint.resolve import resolve_model
+from octavo.registry.errors import EmbeddedRedisUnavailable
 from simulator.assumptions import PATH, Assumptions
 from simulator.project import count_points, project
+from simulator.redis_cost import measured_redis_us
 from simulator.show import (
     draw_projection,
     draw_validation,
@@ -37,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only-validate", action="store_true", help="and project nothing")
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what is measured")
     parser.add_argument("--workers", type=int, default=16, help="of the ratio and hit-rate sweeps")
-    parser.add_argument("--sizes", default="16,64", help="numbers of workers of the size sweep")
+    parser.add_argument("--sizes", default="16,48", help="numbers of workers of the size sweep")
     parser.add_argument("--assumptions", type=Path, default=PATH)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write all figures here")
@@ -77,6 +81,8 @@ def validate(args: argparse.Namespace) -> dict[str, Any]:
 
 def projected(args: argparse.Namespace) -> list[dict[str, Any]]:
     assumptions = Assumptions.read(args.assumptions)
+    with contextlib.suppress(EmbeddedRedisUnavailable):  # then the file's figures stand
+        assumptions.redis.update(asyncio.run(measured_redis_us()))
     sizes = [int(size) for size in args.sizes.split(",")]
     with Progress() as progress:
         task: TaskID = progress.add_task("runs", total=count_points(assumptions, sizes))

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from octavo.router.worker import Role
 from simulator.assumptions import Assumptions
 from simulator.figures import hit_rate, latencies
 from simulator.run import Outcome, simulate
-from simulator.workload import Request, conversations
+from simulator.workload import Request, conversations, poisson
 
 MOONCAKE_CEILING = 0.366
 PREFILL_SHARES = (0.5, 0.625, 0.75, 0.8125, 0.875)
 HIT_CEILINGS = (0.0, 0.2, MOONCAKE_CEILING, 0.6)
-ROUNDS = 2.5  # requests over callers
-STEADY = (0.2, 0.8)  # of the completions, between which the rate is taken
+LOADS = (0.5, 0.7, 0.9)  # of the best ratio's rate
+ROUNDS = 2.0  # requests over callers
+STEADY = (0.3, 0.8)  # of the completions, between which figures are taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Point:
     num_decodes: int
     hit_ceiling: float
     seed: int = 0
+    per_second: float = 0.0  # Poisson; 0: a closed loop that keeps the service full
 
     @property
     def num_workers(self) -> int:
@@ -51,7 +54,8 @@ def project(
 ) -> list[dict[str, Any]]:
     """All sweeps of all models, as many processes as cores."""
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    # Spawned: a fork would copy the locks of grpc's threads and of the progress bar's.
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         first = [
             Point("ratio", model, *_split(num_workers, share), MOONCAKE_CEILING, seed)
             for model in assumptions.models
@@ -60,10 +64,15 @@ def project(
         rows += _run_all(pool, assumptions, first, on_done)
         second: list[Point] = []
         for model in assumptions.models:
-            share = _best_share(rows, model)
+            best = _best(rows, model)
+            share = best["num_prefills"] / best["num_workers"]
             for hit_ceiling in HIT_CEILINGS:
                 split = _split(num_workers, share)
                 second.append(Point("hit rate", model, *split, hit_ceiling, seed))
+            for load in LOADS:
+                rate = load * best["requests_per_s"]
+                split = _split(num_workers, share)
+                second.append(Point("load", model, *split, MOONCAKE_CEILING, seed, rate))
             for size in sizes:
                 split = _split(size, share)
                 second.append(Point("size", model, *split, MOONCAKE_CEILING, seed))
@@ -72,24 +81,35 @@ def project(
 
 
 def count_points(assumptions: Assumptions, sizes: list[int]) -> int:
-    return len(assumptions.models) * (len(PREFILL_SHARES) + len(HIT_CEILINGS) + len(sizes))
+    return len(assumptions.models) * (
+        len(PREFILL_SHARES) + len(HIT_CEILINGS) + len(LOADS) + len(sizes)
+    )
 
 
 def run_point(assumptions: Assumptions, point: Point) -> dict[str, Any]:
-    """A closed loop that keeps the service full; figures of its steady part."""
+    """Run it; figures of its steady part."""
     spec = assumptions.spec(point.model, point.num_prefills, point.num_decodes, point.seed)
     callers = assumptions.workload["callers_per_decode_worker"] * point.num_decodes
     count = int(ROUNDS * callers)
     requests = conversations(count, point.hit_ceiling, spec.block_size, point.seed)
-    outcome = simulate(spec, requests, concurrency=callers)
-    per_second = steady_rate(requests)
+    if point.per_second:
+        requests = poisson(requests, point.per_second, point.seed)
+    outcome = simulate(
+        spec,
+        requests,
+        concurrency=None if point.per_second else callers,
+        ramp_s=assumptions.workload["ramp_s"],
+    )
+    since, until = (int(share * (count - 1)) for share in STEADY)
+    begin, end = outcome.moments[since].at_s, outcome.moments[until].at_s
+    per_second = (until - since) / (end - begin)
     figures = latencies(_steady(requests))
     figures |= {
         "requests_per_s": per_second,
         "output_tokens_per_s": per_second * float(np.mean([r.max_tokens for r in requests])),
-        "hit_percent": 100 * hit_rate(requests),
-        "prefill_busy_percent": 100 * outcome.busy_share(Role.PREFILL),
-        "decode_busy_percent": 100 * outcome.busy_share(Role.DECODE),
+        "hit_percent": 100 * hit_rate(_steady(requests)),
+        "prefill_busy_percent": 100 * outcome.busy_share(Role.PREFILL, since, until),
+        "decode_busy_percent": 100 * outcome.busy_share(Role.DECODE, since, until),
         "callers": float(callers),
     }
     figures |= loads(assumptions, point, outcome, per_second)
@@ -121,7 +141,7 @@ def loads(
         "redis_keys_per_s": per_second * keys,
         "redis_fields_per_s": per_second * index.fields_read / count,
         "redis_percent": per_second * redis_us / 1e4,
-        "network_bytes_per_s": moved,
+        "network_gb_per_s": moved / 1e9,
         "link_percent": 100 * busiest / link,
     }
 
@@ -135,17 +155,11 @@ def saturation(row: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def steady_rate(requests: list[Request]) -> float:
-    """Requests per second between two completions, off both ends of the run."""
-    ends = sorted(request.arrivals_s[-1] for request in requests)
-    low, high = (int(share * (len(ends) - 1)) for share in STEADY)
-    return (high - low) / (ends[high] - ends[low])
-
-
 def _steady(requests: list[Request]) -> list[Request]:
-    """Those sent once the first wave of callers is through."""
+    """Those sent in the middle of the run."""
     ordered = sorted(requests, key=lambda request: request.sent_s)
-    return ordered[int(len(ordered) / ROUNDS) :]
+    low, high = (int(share * len(ordered)) for share in STEADY)
+    return ordered[low:high]
 
 
 def _split(num_workers: int, prefill_share: float) -> tuple[int, int]:
@@ -153,10 +167,9 @@ def _split(num_workers: int, prefill_share: float) -> tuple[int, int]:
     return num_prefills, num_workers - num_prefills
 
 
-def _best_share(rows: list[dict[str, Any]], model: str) -> float:
+def _best(rows: list[dict[str, Any]], model: str) -> dict[str, Any]:
     mine = [row for row in rows if row["model"] == model and row["sweep"] == "ratio"]
-    best = max(mine, key=lambda row: float(row["requests_per_s"]))
-    return float(best["num_prefills"] / best["num_workers"])
+    return max(mine, key=lambda row: float(row["requests_per_s"]))
 
 
 def _run_all(

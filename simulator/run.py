@@ -42,6 +42,14 @@ class ServiceSpec:
     seed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Taken at each completion, so that a part of a run can be looked at alone."""
+
+    at_s: float
+    step_s: dict[Role, float]  # of all workers of a role so far
+
+
 @dataclass(slots=True)
 class Outcome:
     """What a run did; `requests` hold their own stories."""
@@ -53,12 +61,18 @@ class Outcome:
     placement_s: float  # real CPU time, the one figure that differs from run to run
     num_token_messages: int
     num_events: int
-    end_s: float
+    moments: list[Moment]
 
-    def busy_share(self, role: Role) -> float:
-        """Mean share of the run in which a worker of this role computed."""
-        engines = [node.engine for node in self.nodes if node.view.facts.role is role]
-        return sum(engine.step_s for engine in engines) / (len(engines) * self.end_s)
+    @property
+    def end_s(self) -> float:
+        return self.moments[-1].at_s
+
+    def busy_share(self, role: Role, since: int | None = None, until: int = -1) -> float:
+        """Mean share of time in which a worker of this role computed, between two completions."""
+        count = sum(node.view.facts.role is role for node in self.nodes)
+        first = Moment(0.0, dict.fromkeys(Role, 0.0)) if since is None else self.moments[since]
+        last = self.moments[until]
+        return (last.step_s[role] - first.step_s[role]) / (count * (last.at_s - first.at_s))
 
 
 def simulate(
@@ -66,13 +80,13 @@ def simulate(
     requests: list[Request],
     *,
     concurrency: int | None = None,
-    on_done: Callable[[], None] = lambda: None,
+    ramp_s: float = 0.0,
 ) -> Outcome:
     """Run every request to its end.
 
     Args:
         concurrency: so many are open at a time; None: each is sent at its `arrives_s`.
-        on_done: told of each request's end.
+        ramp_s: over which that many callers begin, one after the other.
     """
     clock = Clock()
     with on_clock(clock):
@@ -81,14 +95,19 @@ def simulate(
         fleet = Fleet(nodes, index if spec.use_index else None, spec.seed)
         service = Service(clock, fleet, spec.overhead, spec.block_bytes, shared, spec.seed)
         queue = in_order(requests)
+        moments: list[Moment] = []
+
+        def on_done() -> None:
+            moments.append(Moment(clock.now, _step_s(nodes)))
+
         if concurrency is None:
             for request in queue:
                 clock.after(request.arrives_s, partial(service.send, request, on_done))
         else:
-            for _ in range(concurrency):
-                _next(service, queue, on_done)
+            for caller in range(concurrency):
+                begin = partial(_next, service, queue, on_done)
+                clock.after(ramp_s * caller / concurrency, begin)
         clock.run()
-    end_s = max(request.arrivals_s[-1] for request in requests)
     return Outcome(
         requests=requests,
         nodes=nodes,
@@ -97,7 +116,7 @@ def simulate(
         placement_s=service.placement_s,
         num_token_messages=service.num_token_messages,
         num_events=clock.num_events,
-        end_s=end_s,
+        moments=moments,
     )
 
 
@@ -111,7 +130,14 @@ def _next(service: Service, queue: Iterator[Request], on_done: Callable[[], None
         on_done()
         _next(service, queue, on_done)
 
-    service.clock.after(0.0, partial(service.send, request, done))
+    service.send(request, done)
+
+
+def _step_s(nodes: list[Node]) -> dict[Role, float]:
+    sums = dict.fromkeys(Role, 0.0)
+    for node in nodes:
+        sums[node.view.facts.role] += node.engine.step_s
+    return sums
 
 
 def _nodes(spec: ServiceSpec, clock: Clock, index: SimulatedIndex) -> tuple[list[Node], list[Core]]:

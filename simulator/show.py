@@ -31,7 +31,7 @@ SHARED = [
     ("redis_keys_per_s", "keys/s", "{:,.0f}"),
     ("redis_fields_per_s", "fields/s", "{:,.0f}"),
     ("redis_percent", "Redis core %", "{:.1f}"),
-    ("network_bytes_per_s", "network GB/s", "{:.1f}"),
+    ("network_gb_per_s", "network GB/s", "{:.1f}"),
     ("link_percent", "busiest link %", "{:.1f}"),
 ]
 
@@ -58,7 +58,7 @@ def print_validation(rows: Rows) -> None:
 
 def print_projection(rows: Rows) -> None:
     console = Console(width=WIDTH)
-    for sweep in ("ratio", "hit rate", "size"):
+    for sweep in ("ratio", "hit rate", "load", "size"):
         table = Table(title=f"{sweep}, times in ms")
         for heading in ("model", "P", "D", "ceiling %", *(name for _, name, _ in PROJECTED)):
             table.add_column(heading, justify="right")

@@ -1,0 +1,106 @@
+"""The PagedAttention paper's tables (SOSP'23), its figures beside ours.
+
+    python bench/paper.py [--json FILE] [--plot FILE]
+
+Slots and concurrency are facts of the allocator: the engine's scheduler and pool run the lengths
+without a model. Kernel times are of the CPU kernels on one thread; the paper's are of an A100.
+"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from rich.progress import Progress
+
+from octavo.kernels.cpu import ops
+from paper_allocator import (
+    WORKLOADS,
+    Use,
+    draw_lengths,
+    exact_slots,
+    longest_slots,
+    paged,
+    power_of_two_slots,
+    reserved,
+)
+from paper_kernels import attention, recompute
+from paper_report import draw, show
+from report import machine
+
+BLOCK_SIZES = [8, 16, 32, 64, 128]
+KERNEL_SHAPES = [(8, 64), (8, 128), (8, 256), (32, 64), (32, 128), (32, 256)]  # as Figure 18a
+Figures = dict[str, Any]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="what is computed again")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32", "float16"))
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--plot", type=Path, default=Path("bench/results/paper.png"))
+    return parser.parse_args()
+
+
+def measure(args: argparse.Namespace, progress: Progress) -> Figures:
+    task = progress.add_task("", total=2 + len(KERNEL_SHAPES) + len(BLOCK_SIZES) + 1)
+
+    def begin(what: str) -> None:
+        progress.update(task, description=what, advance=1)
+
+    figures: Figures = {"policies": {}, "block sizes": {}, "kernel": [], "kernel by block": {}}
+    for workload in WORKLOADS:
+        begin(f"slots, {workload}")
+        lengths = draw_lengths(workload, args.requests, args.seed)
+        by_size = {size: paged(lengths, size) for size in BLOCK_SIZES}
+        figures["block sizes"][workload] = by_size
+        figures["policies"][workload] = {
+            "paged, block 16": by_size[16],
+            "exact": reserved(lengths, exact_slots),
+            "power of two": reserved(lengths, power_of_two_slots),
+            "longest": reserved(lengths, longest_slots),
+        }
+    torch.set_num_threads(1)
+    dtype: torch.dtype = getattr(torch, args.dtype)
+    ops.warm_up(dtype)
+    with torch.inference_mode():
+        for rows, context in KERNEL_SHAPES:
+            begin(f"attention, {rows} rows, {context} tokens")
+            times = attention(rows, context, 16, dtype)
+            figures["kernel"].append({"rows": rows, "context": context} | times)
+        for size in BLOCK_SIZES:
+            begin(f"attention, block size {size}")
+            figures["kernel by block"][size] = attention(32, 256, size, dtype)
+    begin("computing again")
+    figures["recompute"] = recompute(args.model, BLOCK_SIZES)
+    return figures
+
+
+def as_json(value: object) -> object:
+    return (
+        {name: getattr(value, name) for name in value.__slots__}
+        if isinstance(value, Use)
+        else value
+    )
+
+
+def main() -> None:
+    args = parse_arguments()
+    with Progress() as progress:
+        figures = measure(args, progress)
+    show(figures)
+    draw(args.plot, figures, f"{args.dtype}, one thread, {machine()}")
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(figures, default=as_json, indent=1) + "\n")
+        print(f"figures: {args.json}")
+
+
+if __name__ == "__main__":
+    main()
