@@ -198,12 +198,14 @@ class Service:
                 num_tokens = output.first_index + len(output.token_ids)
                 told.append(_Told(run, num_tokens, output.finish_reason is not None))
         if told:
-            self._tell(node, self.overhead.decode_token_cpu_s * len(told), told)
+            cpu_s = self.overhead.decode_step_cpu_s
+            cpu_s += self.overhead.decode_token_cpu_s * len(told)
+            self._tell(node, cpu_s, told)
 
     def _tell(self, node: Node, cpu_s: float, told: list["_Told"]) -> None:
         """Tokens of one step: out of the worker, through the router, to the client."""
         self.num_token_messages += len(told)
-        front_s = self.overhead.front_token_cpu_s * len(told)
+        front_s = self.overhead.front_step_cpu_s + self.overhead.front_token_cpu_s * len(told)
         self._work(node.engine.core, cpu_s, lambda: self._front(front_s, lambda: self._take(told)))
 
     def _work(self, core: Core, work_s: float, then: Action) -> None:

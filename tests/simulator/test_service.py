@@ -70,7 +70,7 @@ def test_every_request_finishes_once_and_gives_its_blocks_back(
 
 
 def test_shared_cores_and_overhead_lose_nothing() -> None:
-    overhead = Overhead(0.001, 0.002, 0.0001, 0.0001, 0.001, 1e-8, 1e-9, 0.001)
+    overhead = Overhead(0.001, 0.002, 1e-4, 1e-4, 1e-4, 1e-4, 0.001, 1e-8, 1e-9, 0.001)
     spec = replace(TINY, num_shared_cores=2, overhead=overhead, local_prefill_max_tokens=64)
     check_conserved(simulate(spec, poisson(mixed_requests(2), 20.0, 2)))
 
