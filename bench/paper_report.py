@@ -28,18 +28,19 @@ def show(figures: Figures) -> None:
 
 def policy_table(workload: str, policies: dict[str, Use]) -> Table:
     table = _table(
-        f"KV slots, {workload} (OPT-13B's 15,700 slots; the paper's are ShareGPT's)",
+        f"KV slots, {workload} in OPT-13B's 15,700 slots",
         "reservation", "slots in use %", "paper %", "requests at once", "paper",
         "paged over it", "paper",
     )  # fmt: skip
     ours = policies["paged, block 16"].concurrency
     theirs = PAPER_CONCURRENCY["paged, block 16"]
     for name, use in policies.items():
-        paper = PAPER_CONCURRENCY.get(name)
+        is_papers = workload.startswith("ShareGPT")
+        paper = PAPER_CONCURRENCY.get(name) if is_papers else None
         table.add_row(
             name,
             f"{100 * use.utilisation:.1f}",
-            f"{PAPER_UTILISATION[name]:.1f}",
+            f"{PAPER_UTILISATION[name]:.1f}" if is_papers else "-",
             f"{use.concurrency:.1f}",
             f"{paper:.1f}" if paper else "-",
             f"{ours / use.concurrency:.1f}x",
