@@ -1,6 +1,6 @@
 """`python -m simulator`: projections from assumptions.toml; with --validate, measurements first.
 
-make simulate                                  # 7B and 70B, 16 and 48 workers, under a minute
+make simulate                                  # 7B and 70B, 16 and 32 workers, under a minute
 make simulate ARGS="--sizes 64,256"
 make simulate ARGS="--validate"                # some minutes: drives `octavo up` twice
 """
@@ -41,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only-validate", action="store_true", help="and project nothing")
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what is measured")
     parser.add_argument("--workers", type=int, default=16, help="of the ratio and hit-rate sweeps")
-    parser.add_argument("--sizes", default="16,48", help="numbers of workers of the size sweep")
+    parser.add_argument("--sizes", default="16,32", help="numbers of workers of the size sweep")
     parser.add_argument("--assumptions", type=Path, default=PATH)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write all figures here")

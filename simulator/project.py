@@ -21,7 +21,7 @@ from simulator.run import Outcome, simulate
 from simulator.workload import Request, conversations, poisson
 
 MOONCAKE_CEILING = 0.366
-PREFILL_SHARES = (0.5, 0.625, 0.75, 0.8125, 0.875)
+PREFILL_SHARES = (0.625, 0.75, 0.8125, 0.875)
 HIT_CEILINGS = (0.0, 0.2, MOONCAKE_CEILING, 0.6)
 LOADS = (0.5, 0.7, 0.9)  # of the best ratio's rate
 ROUNDS = 2.0  # requests over callers
