@@ -19,12 +19,12 @@ from rich.progress import track
 from rich.table import Table
 
 from kernels_cpu import BLOCK, HEAD_DIM, HEADS, KV_HEADS, LAYERS, measure
-from octavo.engine.shared_prefixes import GroupPolicy, find_groups, pack_groups
+from octavo.engine.shared_prefixes import GroupPolicy, find_groups, pack_groups, policy_for
 from octavo.kernels.cpu import ops
 from report import machine
 
 SCALE = HEAD_DIM**-0.5
-ALWAYS = GroupPolicy(min_members=2, min_saved_tokens=1)
+ALWAYS = GroupPolicy()
 SWEEP_MEMBERS, SWEEP_TOKENS = (2, 3, 4, 8, 16), (16, 32, 64, 128, 512, 1024)
 Variants = dict[str, Callable[[int], torch.Tensor]]
 
@@ -58,7 +58,7 @@ def make_variants(rows: int, shared: int, private: int, dtype: torch.dtype) -> V
 
     def engine(layer: int) -> torch.Tensor:
         if layer == 0:
-            decided[0] = search(GroupPolicy())
+            decided[0] = search(policy_for(kv.device, dtype, HEADS // KV_HEADS))
         return grouped(decided[0], layer)
 
     return {"plain": plain, "grouped": lambda layer: grouped(always, layer), "engine": engine}

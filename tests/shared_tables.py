@@ -13,7 +13,7 @@ import torch
 from octavo.engine.shared_prefixes import GroupPolicy, find_groups, pack_groups
 from octavo.kernels.prefix_groups import PrefixGroups
 
-EVERY = GroupPolicy(min_members=2, min_saved_tokens=1, max_levels=99)
+EVERY = GroupPolicy(max_levels=99)
 
 
 @dataclass(frozen=True, slots=True)

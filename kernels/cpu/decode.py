@@ -19,7 +19,7 @@ from octavo.kernels.cpu.heads import LOG2_E, partial_width, resume_head, start_h
 from octavo.kernels.cpu.jit import jit
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, give_back, read_i32
-from octavo.kernels.cpu.paging import AHEAD, check_paged, find_rows, take_rows
+from octavo.kernels.cpu.paging import AHEAD, check_paged, fetch_first, find_rows, take_rows
 from octavo.kernels.cpu.softmax import MINUS_INFINITY, softmax
 from octavo.kernels.cpu.tiles import MAX_HEADS, add_weighted_rows, score_rows
 from octavo.kernels.cpu.vector import format_of
@@ -70,6 +70,22 @@ def _decode(
                 resume_head(partial, outputs + h * row, highest, total, h, width)
         length = read_i32(seq_lens, s)
         first = max(shared, length - sliding_window) if sliding_window > 0 else shared
+        if s + 1 < num_seqs:
+            later = read_i32(seq_lens, s + 1)
+            begin = read_i32(shared_lens, s + 1) if shared_lens != 0 else 0
+            if sliding_window > 0:
+                begin = max(begin, later - sliding_window)
+            table = block_tables + (s + 1) * table_stride
+            fetch_first(
+                kv_layer,
+                kv_strides,
+                table,
+                begin,
+                later,
+                block_size,
+                num_kv_heads,
+                size * item_bytes,
+            )
         for segment in range(first, length, SEGMENT):
             count = min(SEGMENT, length - segment)
             end = (count + LANES - 1) // LANES * LANES

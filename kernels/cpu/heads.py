@@ -13,13 +13,17 @@ from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.vector import (
     FLOAT,
+    exp2,
     first_lane,
+    fma,
     load,
     load_some,
+    maximum,
     mul,
     splat,
     store,
     store_some,
+    sub,
 )
 
 LOG2_E = math.log2(math.e)
@@ -56,17 +60,31 @@ def partial_width(width):
 
 
 @inlined
-def save_head(partial, output, highest, total, r, width):
-    """Put row r aside."""
+def save_head(partial, output, highest, total, width):
+    """Put a head aside."""
     for i in range(0, width, LANES):
         store(FLOAT, partial, i, load(FLOAT, output, i))
-    store(FLOAT, partial, width, splat(highest[r]))
-    store(FLOAT, partial, width + LANES, splat(total[r]))
+    store(FLOAT, partial, width, splat(highest))
+    store(FLOAT, partial, width + LANES, splat(total))
+
+
+@inlined
+def merge_head(partial, output, highest, total, width):
+    """Add a head's softmax over other tokens to the one that was put aside."""
+    before, added = load(FLOAT, partial, width), splat(highest)
+    top = maximum(before, added)
+    before, added = exp2(sub(before, top)), exp2(sub(added, top))
+    for i in range(0, width, LANES):
+        weighted = mul(load(FLOAT, output, i), added)
+        store(FLOAT, partial, i, fma(load(FLOAT, partial, i), before, weighted))
+    old_total = load(FLOAT, partial, width + LANES)
+    store(FLOAT, partial, width, top)
+    store(FLOAT, partial, width + LANES, fma(old_total, before, mul(splat(total), added)))
 
 
 @inlined
 def resume_head(partial, output, highest, total, r, width):
-    """The opposite of `save_head`."""
+    """Row r becomes the head that was put aside."""
     for i in range(0, width, LANES):
         store(FLOAT, output, i, load(FLOAT, partial, i))
     highest[r] = first_lane(load(FLOAT, partial, width))

@@ -1,16 +1,20 @@
-"""Sixty-four tokens of K and V packed for dense products with a block of query rows.
+"""Tiles of sixty-four tokens of K and V, packed for dense products with a block of query rows.
 
     rows of paged K, V (any format)  --widen-->  K^T [width, 64] and V [64, width], float32
     scores [count, 64] = queries x K^T          outputs [count, width] += weights x V
+
+    for columns.py, in pairs of bfloat16:  K [64, width / 2] and V [32, width]
 
 Each row of a product depends on nothing but that row. Tokens out of sight are packed as zeros.
 """
 
 import numpy as np
 
+from octavo.kernels.cpu.columns import pair
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
-from octavo.kernels.cpu.memory import copy_bytes
+from octavo.kernels.cpu.memory import copy_bytes, prefetch
+from octavo.kernels.cpu.paging import CACHE_LINE
 from octavo.kernels.cpu.panels import PANEL_ROWS, narrow_panel, transpose, wide_panel
 from octavo.kernels.cpu.vector import FLOAT, load, splat, store
 
@@ -55,6 +59,49 @@ def pack_values(format, base, offsets, sight, padded, values, size, width, item_
         for t in range(LANES):
             for i in range(0, width, LANES):
                 store(FLOAT, values, (tile + t) * width + i, load(format, rows[t], i))
+
+
+@inlined
+def _take_tile_rows(rows, base, offsets, num_tokens, first, padded, row_bytes):
+    """As `_take_rows`, and the same rows of the next tile are fetched."""
+    _take_rows(rows, base, offsets, (0, num_tokens), first, padded, row_bytes)
+    for t in range(first + TILE, min(first + TILE + LANES, num_tokens)):
+        for i in range(0, row_bytes, CACHE_LINE):
+            prefetch(base + offsets[t] + i)
+
+
+@inlined
+def copy_rows(format, rows, base, offsets, padded, target, place):
+    """target[token][dimension] = one tile of K or V, widened; zeros from num_tokens on."""
+    num_tokens, tile, size, width, item_bytes = place
+    for first in range(0, TILE, LANES):
+        _take_tile_rows(rows, base, offsets, num_tokens, tile + first, padded, size * item_bytes)
+        for t in range(LANES):
+            for i in range(0, width, LANES):
+                store(FLOAT, target, (first + t) * width + i, load(format, rows[t], i))
+
+
+@inlined
+def copy_pairs(rows, base, offsets, padded, keys, place):
+    """keys[token][dimension / 2] = one tile of K, in bfloat16 as it is."""
+    num_tokens, tile, size, width, item_bytes = place
+    for first in range(0, TILE, LANES):
+        _take_tile_rows(rows, base, offsets, num_tokens, tile + first, padded, size * item_bytes)
+        for t in range(LANES):
+            for i in range(0, width // 2, LANES):
+                store(FLOAT, keys, (first + t) * (width // 2) + i, load(FLOAT, rows[t], i))
+
+
+@inlined
+def pair_rows(format, rows, base, offsets, padded, values, place):
+    """values[token / 2][dimension] = one tile of V, in bfloat16, two tokens to an element."""
+    num_tokens, tile, size, width, item_bytes = place
+    for first in range(0, TILE, LANES):
+        _take_tile_rows(rows, base, offsets, num_tokens, tile + first, padded, size * item_bytes)
+        for t in range(0, LANES, 2):
+            for i in range(0, width, LANES):
+                both = pair(load(format, rows[t], i), load(format, rows[t + 1], i))
+                store(FLOAT, values, (first + t) // 2 * width + i, both)
 
 
 @inlined

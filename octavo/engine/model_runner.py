@@ -28,11 +28,11 @@ class Model(Protocol):
 class ModelRunner:
     """Executes plans on one model and one pool tensor `kv` (see kv_cache.py)."""
 
-    def __init__(self, model: Model, kv: torch.Tensor, policy: GroupPolicy | None = None) -> None:
+    def __init__(self, model: Model, kv: torch.Tensor, policy: GroupPolicy) -> None:
         self._model = model
         self._kv = kv
         self._block_size = kv.shape[4]
-        self.policy = policy or GroupPolicy()
+        self.policy = policy
         self._tables = np.zeros(0, dtype=np.int32)
 
     @torch.inference_mode()

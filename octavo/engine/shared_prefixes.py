@@ -22,11 +22,38 @@ Tables = npt.NDArray[np.int32]  # [S, max_blocks]
 
 @dataclass(frozen=True, slots=True)
 class GroupPolicy:
-    """When one pass for several rows costs less than a pass for each."""
+    """When one pass for several rows costs less than a pass for each.
 
-    min_members: int = 2
-    min_saved_tokens: int = 128  # token reads that the group makes unnecessary
+    Costs are in units of what the plain kernel spends on one cached token for one query head. A
+    group of r heads per KV head over t tokens costs fixed + per_head * r + t * (per_token +
+    per_vector * ceil(r / 16)), for CPU vectors of 16 heads; plain costs t * r.
+    """
+
+    heads_per_row: int = 1  # query heads that share a KV head
+    fixed: float = 0.0
+    per_head: float = 0.0
+    per_token: float = 0.0
+    per_vector: float = 0.0
     max_levels: int = 4
+
+    def pays(self, num_members: int, num_tokens: int) -> bool:
+        heads = num_members * self.heads_per_row
+        per_token = self.per_token + self.per_vector * -(-heads // 16)
+        grouped = self.fixed + self.per_head * heads + num_tokens * per_token
+        return num_members > 1 and num_tokens * heads > grouped
+
+
+def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> GroupPolicy:
+    """CPU: what `bench/shared_prefix.py` measured on one Zen 5 core, rounded up. GPU: an estimate,
+    that two more launches cost as much as 10,000 reads of one token and KV head."""
+    if device.type == "cuda":
+        reads = float(heads_per_row)
+        return GroupPolicy(heads_per_row, fixed=10_000 * reads, per_token=reads)
+    from octavo.kernels.cpu.columns import HAS_PAIRS
+
+    if HAS_PAIRS and dtype == torch.bfloat16:
+        return GroupPolicy(heads_per_row, fixed=800, per_head=50, per_token=8, per_vector=4)
+    return GroupPolicy(heads_per_row, fixed=800, per_head=50, per_token=14, per_vector=6.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +82,7 @@ def find_groups(
         for members in _split(rows, tables, num_full, column):
             end = _common_end(members, tables, num_full, column)
             inner = (members, first, end, level)
-            num_saved = (len(members) - 1) * (end - first) * block_size
-            if len(members) >= policy.min_members and num_saved >= policy.min_saved_tokens:
+            if end > first and policy.pays(len(members), (end - first) * block_size):
                 found.append(Group(*inner))
                 inner = (members, end, end, level + 1)
             if inner[3] < policy.max_levels:

@@ -20,7 +20,7 @@ from octavo.sampling_params import SamplingParams
 
 NEAR_TIE = 1e-4
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
-EVERY = GroupPolicy(min_members=2, min_saved_tokens=1)
+EVERY = GroupPolicy()
 
 
 class CountingKernels:

@@ -7,10 +7,16 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from octavo.engine.shared_prefixes import Group, GroupPolicy, find_groups, pack_groups
+from octavo.engine.shared_prefixes import (
+    Group,
+    GroupPolicy,
+    find_groups,
+    pack_groups,
+    policy_for,
+)
 
 BLOCK = 16
-EVERY = GroupPolicy(min_members=2, min_saved_tokens=1, max_levels=99)
+EVERY = GroupPolicy(max_levels=99)
 Tables = npt.NDArray[np.int32]
 
 
@@ -53,13 +59,13 @@ def test_the_block_of_the_newest_token_is_never_shared() -> None:
 
 def test_a_branch_too_small_for_a_group_leaves_its_blocks_to_those_below() -> None:
     rows = [[1, 2, 3, 4, 30], [1, 2, 3, 4, 31], [1, 5, 6, 7, 32], [1, 5, 6, 7, 33]]
-    policy = GroupPolicy(min_members=2, min_saved_tokens=4 * BLOCK)
+    policy = GroupPolicy(fixed=7 * BLOCK)
     assert find(rows, policy) == [Group([0, 1], 0, 4, 0), Group([2, 3], 0, 4, 0)]
 
 
 def test_levels_stay_within_their_bound() -> None:
     rows = [[*range(1, n), 100 + n] for n in range(2, 12)]
-    policy = GroupPolicy(min_members=2, min_saved_tokens=1, max_levels=3)
+    policy = GroupPolicy(max_levels=3)
     assert max(group.level for group in find(rows, policy)) == 2
 
 
@@ -88,3 +94,14 @@ def test_groups_of_random_tables_cover_what_is_shared_and_nothing_else(seed: int
             if n == 0 or any(len(o) > n and o[:n] == row[:n] for o in others)
         )
         assert covered[i] == longest
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_document_for_many_is_grouped_and_a_greeting_for_two_is_not(
+    device: str, dtype: torch.dtype
+) -> None:
+    policy = policy_for(torch.device(device), dtype, heads_per_row=3)
+    assert policy.pays(num_members=32, num_tokens=1024)
+    assert not policy.pays(num_members=2, num_tokens=32)
+    assert not policy.pays(num_members=1, num_tokens=100_000)
