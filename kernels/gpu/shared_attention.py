@@ -92,16 +92,7 @@ def _shared_attention_kernel(
     head_ptr = kv_ptr + kv_head * kv_stride_head
     any_member = tl.load(members_ptr + group_start).to(tl.int64)
     table_ptr = block_tables_ptr + any_member * table_stride
-    num_whole = (end - begin) // BLOCK_N
-    for tile in range(low, tl.minimum(high, num_whole)):
-        key, value = load_tile(
-            head_ptr, table_ptr, begin + tile * BLOCK_N, end,
-            kv_stride_block, kv_stride_value, kv_stride_slot,
-            HEAD_DIM, HEAD_DIM_PAD, BLOCK_SIZE, BLOCK_N, False, UPCAST,
-        )  # fmt: skip
-        scores = tl.dot(query, key, input_precision="ieee")
-        acc, row_max, row_sum = attend(scores, value, acc, row_max, row_sum, scale_log2)
-    for tile in range(tl.maximum(low, num_whole), high):  # the last one, if it is not whole
+    for tile in range(low, high):
         start = begin + tile * BLOCK_N
         key, value = load_tile(
             head_ptr, table_ptr, start, end, kv_stride_block, kv_stride_value, kv_stride_slot,
