@@ -145,9 +145,12 @@ def _merge_partials_kernel(
 
 
 def _choose_tile(gpu: Gpu, num_rows: int, head_dim_pad: int, dtype: torch.dtype) -> Tile:
-    """Decode's tile while its rows hold the largest group about, prefill's for larger ones."""
+    """Decode's tile while its rows about hold the largest group, prefill's for larger ones; in
+    float32, where that would spill registers on sm_80, always decode's."""
     small = decode_tile(gpu, head_dim_pad, dtype)
-    return small if num_rows <= 2 * small.block_m else prefill_tile(gpu, head_dim_pad, dtype)
+    if dtype == torch.float32 or num_rows <= 2 * small.block_m:
+        return small
+    return prefill_tile(gpu, head_dim_pad, dtype)
 
 
 def plan_grouped_decode_attention(
