@@ -11,6 +11,8 @@ Shapes (T tokens of S sequences, G = num_heads / num_kv_heads):
 
 import torch
 
+from octavo.kernels.prefix_groups import PrefixGroups
+
 
 def store_kv(
     key: torch.Tensor, value: torch.Tensor, kv_layer: torch.Tensor, slot_mapping: torch.Tensor
@@ -44,6 +46,49 @@ def decode_attention(
     return prefill_attention(
         query, kv_layer, block_tables, seq_lens, query_start, scale, sliding_window
     )
+
+
+def grouped_decode_attention(
+    query: torch.Tensor,
+    kv_layer: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    groups: PrefixGroups,
+    scale: float,
+) -> torch.Tensor:
+    """decode_attention whose shared prefixes are read once (Hydragen, arXiv 2402.05099).
+
+    Each group's blocks are one dense product with all its members' query heads, each sequence's
+    remaining tokens one of its own; parts are weighed by their share of the sum of exponents.
+    Returns [S, num_heads, head_dim] in query's dtype.
+    """
+    block_size = kv_layer.shape[3]
+    wide = query.to(torch.promote_types(query.dtype, torch.float32)) * scale
+    out = torch.zeros_like(wide)  # [S, num_heads, head_dim]
+    log_sum = torch.full_like(wide[..., :1], float("-inf"))  # of exponents, [S, num_heads, 1]
+
+    def add_part(rows: torch.Tensor, table: torch.Tensor, num_tokens: int) -> None:
+        """Attention of sequences `rows` over the first num_tokens of a table, merged into out."""
+        key, value = gather_kv(kv_layer, table, num_tokens)  # [num_kv_heads, L, head_dim]
+        by_head = wide[rows].unflatten(1, (len(key), -1)).transpose(0, 1)  # heads of one KV head
+        dense = by_head.flatten(1, 2)  # [num_kv_heads, rows * group, head_dim]
+        scores = dense @ key.to(wide.dtype).transpose(1, 2)
+        shape = (len(key), len(rows), -1)
+        part = (scores.softmax(-1) @ value.to(wide.dtype)).unflatten(1, shape[1:])
+        part_sum = scores.logsumexp(-1, keepdim=True).unflatten(1, shape[1:])
+        part, part_sum = (x.transpose(0, 1).flatten(1, 2) for x in (part, part_sum))
+        merged = torch.logaddexp(log_sum[rows], part_sum)
+        before, added = (log_sum[rows] - merged).exp(), (part_sum - merged).exp()
+        out[rows] = out[rows] * before + part * added
+        log_sum[rows] = merged
+
+    for g, (first, end) in enumerate(groups.blocks.tolist()):
+        rows = groups.members[groups.group_start[g] : groups.group_start[g + 1]].long()
+        add_part(rows, block_tables[rows[0], first:end], (end - first) * block_size)
+    for i, shared in enumerate(groups.shared_lens.tolist()):
+        own = block_tables[i, shared // block_size :]
+        add_part(torch.tensor([i], device=query.device), own, int(seq_lens[i]) - shared)
+    return out.to(query.dtype)
 
 
 def prefill_attention(

@@ -11,6 +11,8 @@ from typing import Protocol
 
 import torch
 
+from octavo.kernels.prefix_groups import PrefixGroups
+
 
 class UnsupportedDevice(ValueError):
     """No kernels exist for this device type."""
@@ -35,6 +37,16 @@ class Kernels(Protocol):
         seq_lens: torch.Tensor,
         scale: float,
         sliding_window: int = 0,
+    ) -> torch.Tensor: ...
+
+    def grouped_decode_attention(
+        self,
+        query: torch.Tensor,
+        kv_layer: torch.Tensor,
+        block_tables: torch.Tensor,
+        seq_lens: torch.Tensor,
+        groups: PrefixGroups,
+        scale: float,
     ) -> torch.Tensor: ...
 
     def prefill_attention(

@@ -9,17 +9,17 @@
 Rows are found through the block table, and fetched two tiles ahead of their use. Segments start at
 the first token in sight and are taken in order: a sequence's result depends on nothing but that
 sequence. A tile past the end repeats the last row under a weight of zero: slots that hold no token
-are never read.
+are never read. A sequence may resume from its first tokens' softmax, computed by shared.py.
 """
 
 import numpy as np
 import torch
 
-from octavo.kernels.cpu.heads import LOG2_E, start_head, store_head
+from octavo.kernels.cpu.heads import LOG2_E, partial_width, resume_head, start_head, store_head
 from octavo.kernels.cpu.jit import jit
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, give_back, read_i32
-from octavo.kernels.cpu.paging import AHEAD, check_paged, find_rows, take_rows
+from octavo.kernels.cpu.paging import AHEAD, check_paged, fetch_first, find_rows, take_rows
 from octavo.kernels.cpu.softmax import MINUS_INFINITY, softmax
 from octavo.kernels.cpu.tiles import MAX_HEADS, add_weighted_rows, score_rows
 from octavo.kernels.cpu.vector import format_of
@@ -42,6 +42,8 @@ def _decode(
     item_bytes,
     scale,  # of scores, times log2(e)
     sliding_window,
+    shared_lens,  # [S] int32: tokens that are in `partials` already; 0 for none
+    partials,  # [S, num_heads, partial_width(width)] float32 (heads.py); 0 for none
 ):
     num_seqs, num_heads, num_kv_heads, block_size, size = shape
     group = num_heads // num_kv_heads
@@ -57,13 +59,33 @@ def _decode(
     padded = np.zeros((LANES if width > size else 0, width * item_bytes), np.uint8)
     offsets = np.empty(SEGMENT + AHEAD * LANES, np.int64)
     for s in range(num_seqs):
+        shared = read_i32(shared_lens, s) if shared_lens != 0 else 0
         for h in range(num_heads):
             source = query + s * query_strides[0] + h * query_strides[1]
             start_head(format, source, queries + h * row, outputs + h * row, size, scale)
             highest[h] = MINUS_INFINITY
             total[h] = 0.0
+            if shared > 0:
+                partial = partials + 4 * (s * num_heads + h) * partial_width(width)
+                resume_head(partial, outputs + h * row, highest, total, h, width)
         length = read_i32(seq_lens, s)
-        first = max(0, length - sliding_window) if sliding_window > 0 else 0
+        first = max(shared, length - sliding_window) if sliding_window > 0 else shared
+        if s + 1 < num_seqs:
+            later = read_i32(seq_lens, s + 1)
+            begin = read_i32(shared_lens, s + 1) if shared_lens != 0 else 0
+            if sliding_window > 0:
+                begin = max(begin, later - sliding_window)
+            table = block_tables + (s + 1) * table_stride
+            fetch_first(
+                kv_layer,
+                kv_strides,
+                table,
+                begin,
+                later,
+                block_size,
+                num_kv_heads,
+                size * item_bytes,
+            )
         for segment in range(first, length, SEGMENT):
             count = min(SEGMENT, length - segment)
             end = (count + LANES - 1) // LANES * LANES
@@ -128,6 +150,20 @@ def decode_attention(
     sliding_window: int = 0,
 ) -> torch.Tensor:
     """As `reference.decode_attention`."""
+    return attend_rows(query, kv_layer, block_tables, seq_lens, scale, sliding_window)
+
+
+def attend_rows(
+    query: torch.Tensor,
+    kv_layer: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float,
+    sliding_window: int = 0,
+    shared_lens: torch.Tensor | None = None,
+    partials: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`decode_attention`, continued from what `shared.py` left of each sequence's first tokens."""
     check_paged(query, kv_layer, block_tables, seq_lens)
     num_seqs, num_heads, head_dim = query.shape
     _, _, num_kv_heads, block_size, _ = kv_layer.shape
@@ -149,5 +185,7 @@ def decode_attention(
         item,
         np.float32(scale * LOG2_E),
         sliding_window,
+        0 if shared_lens is None else shared_lens.data_ptr(),
+        0 if partials is None else partials.data_ptr(),
     )
     return out

@@ -12,11 +12,14 @@ from octavo.kernels.cpu.linear import pack_linear
 from octavo.kernels.cpu.norm import add_rms_norm, rms_norm
 from octavo.kernels.cpu.prefill import prefill_attention
 from octavo.kernels.cpu.rotary import rotary
+from octavo.kernels.cpu.shared import grouped_decode_attention
 from octavo.kernels.cpu.store import store_kv
+from octavo.kernels.prefix_groups import PrefixGroups
 
 __all__ = [
     "add_rms_norm",
     "decode_attention",
+    "grouped_decode_attention",
     "pack_linear",
     "prefill_attention",
     "rms_norm",
@@ -39,5 +42,8 @@ def warm_up(dtype: torch.dtype) -> None:
     store_kv(head, head, kv_layer, torch.zeros(1, dtype=torch.int64))
     decode_attention(head, kv_layer, table, length, 1.0)
     prefill_attention(head, kv_layer, table, length, query_start, 1.0)
+    none = torch.zeros(0, dtype=torch.int32)
+    groups = PrefixGroups(none, query_start[:1], none, none, length - 1, 0, 0, 0)
+    grouped_decode_attention(head, kv_layer, table, length, groups, 1.0)
     add_rms_norm(row, rms_norm(row, weight, 1e-5), weight, 1e-5)
     silu_mul(row)

@@ -43,6 +43,20 @@ def take_rows(rows, base, offsets, first, padded, row_bytes):
             rows[t] = padded.ctypes.data + t * padded.shape[1]
 
 
+@inlined
+def fetch_first(kv_layer, kv_strides, table, first, length, block_size, num_kv_heads, row_bytes):
+    """Fetch the rows that a sequence begins with, while another one is being worked on."""
+    for position in range(first, min(first + AHEAD * LANES, length)):
+        index = position // block_size
+        row = kv_layer + read_i32(table, index) * kv_strides[0]
+        row += (position - index * block_size) * kv_strides[3]
+        for _ in range(num_kv_heads):
+            for i in range(0, row_bytes, CACHE_LINE):
+                prefetch(row + i)
+                prefetch(row + kv_strides[1] + i)
+            row += kv_strides[2]
+
+
 def check_paged(
     query: torch.Tensor,
     kv_layer: torch.Tensor,

@@ -16,15 +16,11 @@ import torch
 from octavo.kernels.cpu.heads import LOG2_E, start_head, store_head
 from octavo.kernels.cpu.jit import inlined, jit
 from octavo.kernels.cpu.lanes import LANES
-from octavo.kernels.cpu.memory import borrow, copy_bytes, give_back, read_i32
+from octavo.kernels.cpu.memory import borrow, give_back, read_i32
+from octavo.kernels.cpu.packed import ROWS, TILE, ZERO, add_values, pack_keys, pack_values, score
 from octavo.kernels.cpu.paging import AHEAD, check_paged, find_rows
-from octavo.kernels.cpu.panels import PANEL_ROWS, narrow_panel, transpose, wide_panel
 from octavo.kernels.cpu.softmax import MINUS_INFINITY, softmax
-from octavo.kernels.cpu.vector import FLOAT, format_of, load, splat, store
-
-TILE = 64  # tokens
-ROWS = 4 * PANEL_ROWS  # query rows of a block
-ZERO = np.float32(0.0)
+from octavo.kernels.cpu.vector import FLOAT, format_of, splat, store
 
 
 @jit
@@ -66,9 +62,9 @@ def _prefill(
         for kv_head in range(num_kv_heads if num_rows > 0 else 0):
             base = kv_layer + kv_head * kv_strides[2]
             sight = (first - origin, length - origin)
-            _pack_keys(format, base, offsets, sight, padded, keys, size, width, item_bytes)
+            pack_keys(format, base, offsets, sight, padded, keys, size, width, item_bytes)
             base += kv_strides[1]
-            _pack_values(format, base, offsets, sight, padded, values, size, width, item_bytes)
+            pack_values(format, base, offsets, sight, padded, values, size, width, item_bytes)
             h = kv_head * group
             _attend(
                 format,
@@ -83,44 +79,6 @@ def _prefill(
                 scale,
             )
         give_back(packed)
-
-
-@inlined
-def _take_rows(rows, base, offsets, sight, tile, padded, row_bytes):
-    """rows[t] = address of token tile + t, counted from the first tile; zeros out of sight."""
-    nothing = padded.ctypes.data + LANES * padded.shape[1]
-    for t in range(LANES):
-        position = tile + t
-        if position < sight[0] or position >= sight[1]:
-            rows[t] = nothing
-        else:
-            rows[t] = base + offsets[position - sight[0]]
-            if row_bytes < padded.shape[1]:
-                room = padded.ctypes.data + t * padded.shape[1]
-                copy_bytes(room, rows[t], row_bytes)
-                rows[t] = room
-
-
-@inlined
-def _pack_keys(format, base, offsets, sight, padded, keys, size, width, item_bytes):
-    """keys[tile][dimension][token of 64] = K."""
-    rows = np.empty(LANES, np.int64)
-    for tile in range(0, (sight[1] + TILE - 1) // TILE * TILE, LANES):
-        _take_rows(rows, base, offsets, sight, tile, padded, size * item_bytes)
-        target = keys + 4 * (tile // TILE * TILE * width + tile % TILE)
-        for i in range(0, width, LANES):
-            transpose(format, rows.ctypes.data, i, target + 4 * i * TILE, TILE)
-
-
-@inlined
-def _pack_values(format, base, offsets, sight, padded, values, size, width, item_bytes):
-    """values[token][dimension] = V."""
-    rows = np.empty(LANES, np.int64)
-    for tile in range(0, (sight[1] + TILE - 1) // TILE * TILE, LANES):
-        _take_rows(rows, base, offsets, sight, tile, padded, size * item_bytes)
-        for t in range(LANES):
-            for i in range(0, width, LANES):
-                store(FLOAT, values, (tile + t) * width + i, load(format, rows[t], i))
 
 
 @inlined
@@ -162,7 +120,7 @@ def _attend(
         newest = first + (block + count - 1) // group
         begin = max(0, oldest + 1 - window) // TILE * TILE if window > 0 else 0
         for tile in range(begin, newest + 1, TILE):
-            _score(queries, keys + 4 * tile * width, scores, count, width)
+            score(queries, keys + 4 * tile * width, scores, count, width)
             for r in range(count):
                 own = first + (block + r) // group - tile
                 low = max(0, own + 1 - window) if window > 0 else 0
@@ -174,33 +132,12 @@ def _attend(
                 else:
                     for i in range(0, TILE, LANES):
                         store(FLOAT, row, i, splat(ZERO))
-            _add_values(scores, values + 4 * tile * width, outputs, count, width)
+            add_values(scores, values + 4 * tile * width, outputs, count, width)
         for r in range(count):
             token, h = divmod(block + r, group)
             target = out + token * out_strides[0] + h * out_strides[1]
             store_head(format, outputs + 4 * r * width, total[r], target, size)
     give_back(room)
-
-
-@inlined
-def _score(queries, keys, scores, count, width):
-    """scores [count, 64] = queries [count, width] x keys [width, 64]."""
-    for i in range(0, ROWS * TILE, LANES):
-        store(FLOAT, scores, i, splat(ZERO))
-    for r in range(0, count, PANEL_ROWS):
-        wide_panel(queries + 4 * r * width, width, keys, TILE, scores + 4 * r * TILE, TILE, width)
-
-
-@inlined
-def _add_values(scores, values, outputs, count, width):
-    """outputs [count, width] += scores [count, 64] x values [64, width]."""
-    wide = width // TILE * TILE
-    for r in range(0, count, PANEL_ROWS):
-        weights, output = scores + 4 * r * TILE, outputs + 4 * r * width
-        for i in range(0, wide, TILE):
-            wide_panel(weights, TILE, values + 4 * i, width, output + 4 * i, width, TILE)
-        for i in range(wide, width, LANES):
-            narrow_panel(weights, TILE, values + 4 * i, width, output + 4 * i, width, TILE)
 
 
 def prefill_attention(

@@ -28,9 +28,11 @@ PROGRAMS_PER_CORE = 4
 
 
 @triton.jit
-def _tile_range(end, num_splits, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, MIN: tl.constexpr):
+def _tile_range(
+    begin, end, num_splits, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, MIN: tl.constexpr
+):
     """First tile that is seen, one past the last, and how many tiles each split takes."""
-    first = 0
+    first = begin // BLOCK_N
     if WINDOW > 0:
         first = tl.maximum(end - WINDOW, 0) // BLOCK_N
     last = (end + BLOCK_N - 1) // BLOCK_N
@@ -38,16 +40,19 @@ def _tile_range(end, num_splits, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, MI
     return first, last, per_split
 
 
-@triton.jit(do_not_specialize=["num_splits", "table_stride"])
+@triton.jit(do_not_specialize=["num_splits", "num_slots", "first_slot", "table_stride"])
 def _decode_attention_kernel(
-    out_ptr,  # [S, num_heads, head_dim]; SPLIT: float32 [S, num_heads, num_splits, head_dim]
-    lse_ptr,  # SPLIT: float32 [S, num_heads, num_splits]
+    out_ptr,  # [S, num_heads, head_dim]; SPLIT: float32 [S, num_heads, num_slots, head_dim]
+    lse_ptr,  # SPLIT: float32 [S, num_heads, num_slots]
     query_ptr,  # [S, num_heads, head_dim]
     kv_ptr,  # [num_blocks, 2, num_kv_heads, block_size, head_dim]
     block_tables_ptr,  # [S, max_blocks] int32
     seq_lens_ptr,  # [S] int32
+    shared_lens_ptr,  # [S] int32; SHARED: tokens that shared_attention.py sees to
     scale_log2,
     num_splits,
+    num_slots,
+    first_slot,  # of the partials, where those of this kernel begin
     query_stride_seq,
     query_stride_head,
     kv_stride_block,
@@ -64,13 +69,17 @@ def _decode_attention_kernel(
     BLOCK_N: tl.constexpr,
     MIN_TILES: tl.constexpr,
     SPLIT: tl.constexpr,
+    SHARED: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     seq = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1).to(tl.int64)
     split = tl.program_id(2)
     end = tl.load(seq_lens_ptr + seq)
-    first, last, per_split = _tile_range(end, num_splits, WINDOW, BLOCK_N, MIN_TILES)
+    begin = 0
+    if SHARED:
+        begin = tl.load(shared_lens_ptr + seq)
+    first, last, per_split = _tile_range(begin, end, num_splits, WINDOW, BLOCK_N, MIN_TILES)
     low = first + split * per_split
     high = tl.minimum(low + per_split, last)
     if SPLIT and low >= high:
@@ -103,6 +112,8 @@ def _decode_attention_kernel(
         seen = positions < end
         if WINDOW > 0:
             seen &= positions >= end - WINDOW
+        if SHARED:
+            seen &= positions >= begin
         scores = tl.dot(query, key, input_precision="ieee")
         scores = tl.where(seen[None, :], scores, float("-inf"))
         acc, row_max, row_sum = attend(scores, value, acc, row_max, row_sum, scale_log2)
@@ -111,7 +122,7 @@ def _decode_attention_kernel(
     acc = acc / row_sum[:, None]
     rows = seq * (tl.num_programs(1) * GROUP) + heads
     if SPLIT:
-        rows = rows * num_splits + split
+        rows = rows * num_slots + first_slot + split
         tl.store(lse_ptr + rows, row_max + tl.log2(row_sum), mask=members < GROUP)
     tl.store(out_ptr + rows[:, None] * HEAD_DIM + dims[None, :], acc, mask=inside)
 
@@ -134,7 +145,7 @@ def _merge_splits_kernel(
     seq = tl.program_id(0).to(tl.int64)
     row = seq * tl.num_programs(1) + tl.program_id(1)
     end = tl.load(seq_lens_ptr + seq)
-    first, last, per_split = _tile_range(end, num_splits, WINDOW, BLOCK_N, MIN_TILES)
+    first, last, per_split = _tile_range(0, end, num_splits, WINDOW, BLOCK_N, MIN_TILES)
     used = (last - first + per_split - 1) // per_split
 
     splits = tl.arange(0, MAX_SPLITS)
@@ -182,60 +193,23 @@ def plan_decode_attention(
     """The launches of one call: one kernel, or the split kernel and the merge."""
     num_seqs, num_heads, head_dim = query.shape
     num_kv_heads, block_size = kv_layer.shape[2:4]
-    group = num_heads // num_kv_heads
-    head_dim_pad = triton.next_power_of_2(head_dim)
-    tile = decode_tile(gpu, head_dim_pad, query.dtype)
     # The table's width bounds every length, and asking for the lengths would stop the stream.
     max_tokens = block_tables.shape[1] * block_size
     if sliding_window > 0:
         max_tokens = min(max_tokens, sliding_window)
     num_splits = choose_num_splits(max(num_seqs, 1) * num_kv_heads, max_tokens, gpu.num_cores)
-    is_split = num_splits > 1
     partial, lse = out, out
-    if is_split:
+    if num_splits > 1:
         rows = (num_seqs, num_heads, num_splits)
         partial = torch.empty((*rows, head_dim), dtype=torch.float32, device=out.device)
         lse = torch.empty(rows, dtype=torch.float32, device=out.device)
-    shared = {
-        "HEAD_DIM": head_dim,
-        "HEAD_DIM_PAD": head_dim_pad,
-        "WINDOW": sliding_window,
-        "BLOCK_N": tile.block_n,
-        "MIN_TILES": max(1, MIN_SPLIT_TOKENS // tile.block_n) if is_split else 1,
-    }
-    attention = Launch(
-        kernel=_decode_attention_kernel,
-        grid=(num_seqs, num_kv_heads, num_splits),
-        arguments={
-            "out_ptr": partial,
-            "lse_ptr": lse,
-            "query_ptr": query,
-            "kv_ptr": kv_layer,
-            "block_tables_ptr": block_tables,
-            "seq_lens_ptr": seq_lens,
-            "scale_log2": scale * LOG2_E,
-            "num_splits": num_splits,
-            "query_stride_seq": query.stride(0),
-            "query_stride_head": query.stride(1),
-            "kv_stride_block": kv_layer.stride(0),
-            "kv_stride_value": kv_layer.stride(1),
-            "kv_stride_head": kv_layer.stride(2),
-            "kv_stride_slot": kv_layer.stride(3),
-            "table_stride": block_tables.stride(0),
-        },
-        constants=shared
-        | {
-            "GROUP": group,
-            "BLOCK_SIZE": block_size,
-            "BLOCK_M": max(tile.block_m, triton.next_power_of_2(group)),
-            "SPLIT": is_split,
-            "UPCAST": needs_upcast(query.dtype),
-        },
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-    )
-    if not is_split:
+    attention = plan_split_attention(
+        partial, lse, query, kv_layer, block_tables, seq_lens, scale, gpu,
+        sliding_window=sliding_window, num_splits=num_splits,
+    )  # fmt: skip
+    if num_splits == 1:
         return [attention]
+    constants = ("HEAD_DIM", "HEAD_DIM_PAD", "WINDOW", "BLOCK_N", "MIN_TILES")
     merge = Launch(
         kernel=_merge_splits_kernel,
         grid=(num_seqs, num_heads),
@@ -246,9 +220,76 @@ def plan_decode_attention(
             "seq_lens_ptr": seq_lens,
             "num_splits": num_splits,
         },
-        constants=shared | {"MAX_SPLITS": MAX_SPLITS, "CHUNK": 8},
+        constants={name: attention.constants[name] for name in constants}
+        | {"MAX_SPLITS": MAX_SPLITS, "CHUNK": 8},
     )
     return [attention, merge]
+
+
+def plan_split_attention(
+    partial: torch.Tensor,
+    lse: torch.Tensor,
+    query: torch.Tensor,
+    kv_layer: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float,
+    gpu: Gpu,
+    *,
+    num_splits: int,
+    sliding_window: int = 0,
+    shared_lens: torch.Tensor | None = None,
+    first_slot: int = 0,
+) -> Launch:
+    """Each sequence's tokens from shared_lens on, as partials from first_slot on.
+
+    With one split and no shared_lens, `partial` is the result itself.
+    """
+    num_seqs, num_heads, head_dim = query.shape
+    num_kv_heads, block_size = kv_layer.shape[2:4]
+    group = num_heads // num_kv_heads
+    head_dim_pad = triton.next_power_of_2(head_dim)
+    tile = decode_tile(gpu, head_dim_pad, query.dtype)
+    is_partial = num_splits > 1 or shared_lens is not None
+    return Launch(
+        kernel=_decode_attention_kernel,
+        grid=(num_seqs, num_kv_heads, num_splits),
+        arguments={
+            "out_ptr": partial,
+            "lse_ptr": lse,
+            "query_ptr": query,
+            "kv_ptr": kv_layer,
+            "block_tables_ptr": block_tables,
+            "seq_lens_ptr": seq_lens,
+            "shared_lens_ptr": seq_lens if shared_lens is None else shared_lens,
+            "scale_log2": scale * LOG2_E,
+            "num_splits": num_splits,
+            "num_slots": lse.shape[2],
+            "first_slot": first_slot,
+            "query_stride_seq": query.stride(0),
+            "query_stride_head": query.stride(1),
+            "kv_stride_block": kv_layer.stride(0),
+            "kv_stride_value": kv_layer.stride(1),
+            "kv_stride_head": kv_layer.stride(2),
+            "kv_stride_slot": kv_layer.stride(3),
+            "table_stride": block_tables.stride(0),
+        },
+        constants={
+            "GROUP": group,
+            "HEAD_DIM": head_dim,
+            "HEAD_DIM_PAD": head_dim_pad,
+            "BLOCK_SIZE": block_size,
+            "WINDOW": sliding_window,
+            "BLOCK_M": max(tile.block_m, triton.next_power_of_2(group)),
+            "BLOCK_N": tile.block_n,
+            "MIN_TILES": max(1, MIN_SPLIT_TOKENS // tile.block_n) if num_splits > 1 else 1,
+            "SPLIT": is_partial,
+            "SHARED": shared_lens is not None,
+            "UPCAST": needs_upcast(query.dtype),
+        },
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
 
 
 def decode_attention(

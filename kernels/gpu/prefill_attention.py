@@ -22,7 +22,7 @@ from octavo.kernels.gpu.tiles import Gpu, gpu_of, prefill_tile
 
 
 @triton.jit
-def _find_sequence(query_start_ptr, program, num_seqs, BLOCK_Q: tl.constexpr):
+def find_sequence(query_start_ptr, program, num_seqs, BLOCK_Q: tl.constexpr):
     """The last sequence whose first program is not after this one."""
     low = tl.full((), 0, tl.int32)
     high = num_seqs
@@ -65,7 +65,7 @@ def _prefill_attention_kernel(
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1).to(tl.int64)
-    seq = _find_sequence(query_start_ptr, program, num_seqs, BLOCK_Q)
+    seq = find_sequence(query_start_ptr, program, num_seqs, BLOCK_Q)
     chunk_start = tl.load(query_start_ptr + seq)
     num_rows = tl.load(query_start_ptr + seq + 1) - chunk_start
     first_row = (program - chunk_start // BLOCK_Q - seq) * BLOCK_Q

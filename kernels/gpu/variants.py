@@ -2,7 +2,8 @@
 
 What changes machine code: the kernel, head_dim, dtype, whether a tile of KV lies within one block
 (block sizes of 64 and more) or is gathered from several, whether there is a sliding window, whether
-the sequence is split, and the group size as far as it sets the tile's rows.
+the sequence is split or begins with blocks of a group, and the group size as far as it sets the
+tile's rows.
 """
 
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ from octavo.kernels.gpu.launch import Launch
 from octavo.kernels.gpu.prefill_attention import plan_prefill_attention
 from octavo.kernels.gpu.rms_norm import plan_rms_norm
 from octavo.kernels.gpu.rotary import plan_rotary
+from octavo.kernels.gpu.shared_attention import plan_grouped_decode_attention
 from octavo.kernels.gpu.silu_mul import plan_silu_mul
 from octavo.kernels.gpu.store_kv import plan_store_kv
 from octavo.kernels.gpu.tiles import Arch, Gpu
+from octavo.kernels.prefix_groups import PrefixGroups
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -93,11 +96,33 @@ def _attention(gpu: Gpu, dtype: torch.dtype, head_dim: int, paging: Paging) -> I
     yield _variant(launches[0], dtype, shape + split)
     for merge in launches[1:]:
         yield _variant(merge, dtype, f"D {head_dim}, window {window}")
+    for num_members in (2, 64) if window == 0 else ():
+        groups = _groups(num_members, max_tokens // block_size)
+        shared, own, merge = plan_grouped_decode_attention(
+            query, query, kv_layer, block_tables, seq_lens, groups, 1.0, gpu
+        )
+        yield _variant(shared, dtype, f"{shape}, {num_members} members")
+        yield _variant(own, dtype, f"{shape}, shared")
+        yield _variant(merge, dtype, f"D {head_dim}, window {window}")
     query = _tensor(NUM_TOKENS, num_heads, head_dim, dtype=dtype)
     prefill = plan_prefill_attention(
         query, query, kv_layer, block_tables, seq_lens, query_start, 1.0, window, gpu
     )
     yield _variant(prefill, dtype, shape)
+
+
+def _groups(num_members: int, max_blocks: int) -> PrefixGroups:
+    """One group."""
+    return PrefixGroups(
+        members=_tensor(num_members, dtype=torch.int32),
+        group_start=_tensor(2, dtype=torch.int32),
+        blocks=_tensor(1, 2, dtype=torch.int32),
+        levels=_tensor(1, dtype=torch.int32),
+        shared_lens=_tensor(NUM_SEQS, dtype=torch.int32),
+        num_levels=1,
+        max_members=num_members,
+        max_blocks=max_blocks,
+    )
 
 
 def _heads(dtype: torch.dtype, head_dim: int) -> Iterator[Variant]:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from octavo.kernels.prefix_groups import PrefixGroups
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -17,3 +19,5 @@ class Batch:
     query_start: torch.Tensor  # [S + 1] int32
     num_decodes: int  # the first num_decodes sequences have one row each
     logit_rows: torch.Tensor  # [num_sampled] int64, rows whose logits are wanted
+    # Decode rows that begin with the same blocks, where reading those once pays; else None.
+    groups: PrefixGroups | None = None

@@ -17,6 +17,7 @@ from octavo.engine.model_runner import Model, ModelRunner
 from octavo.engine.models import load_model
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.scheduler import Scheduler
+from octavo.engine.shared_prefixes import policy_for
 from octavo.engine.sizing import default_cpu_bytes, free_gpu_bytes, num_blocks_within
 from octavo.engine.step_budget import GPU_TOKENS, default_step_tokens
 from octavo.kernels.select import Kernels, for_device
@@ -68,7 +69,9 @@ def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine
         config.block_size,
         scheduler.limits.max_model_len,
     )
-    return Engine(scheduler, ModelRunner(model, kv_cache.kv), kv_cache, model_config)
+    heads_per_row = model_config.num_heads // model_config.num_kv_heads
+    policy = policy_for(device, layout.torch_dtype, heads_per_row)
+    return Engine(scheduler, ModelRunner(model, kv_cache.kv, policy), kv_cache, model_config)
 
 
 def build_scheduler(

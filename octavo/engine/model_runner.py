@@ -14,7 +14,9 @@ import torch
 from octavo.engine.batch import Batch
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.sampler import sample
+from octavo.engine.shared_prefixes import GroupPolicy, find_groups, pack_groups
 from octavo.engine.step_plan import StepPlan
+from octavo.kernels.prefix_groups import PrefixGroups
 
 
 class Model(Protocol):
@@ -26,10 +28,11 @@ class Model(Protocol):
 class ModelRunner:
     """Executes plans on one model and one pool tensor `kv` (see kv_cache.py)."""
 
-    def __init__(self, model: Model, kv: torch.Tensor) -> None:
+    def __init__(self, model: Model, kv: torch.Tensor, policy: GroupPolicy) -> None:
         self._model = model
         self._kv = kv
         self._block_size = kv.shape[4]
+        self.policy = policy
         self._tables = np.zeros(0, dtype=np.int32)
 
     @torch.inference_mode()
@@ -71,7 +74,17 @@ class ModelRunner:
             query_start=self._to_device(query_start.astype(np.int32)),
             num_decodes=len(plan.decodes),
             logit_rows=self._to_device(query_start[1:][is_sampled] - 1),
+            groups=self._group_decodes(len(plan.decodes), tables, first + num_rows),
         )
+
+    def _group_decodes(
+        self, num_decodes: int, tables: npt.NDArray[np.int32], seq_lens: npt.NDArray[np.int64]
+    ) -> PrefixGroups | None:
+        tables, seq_lens = tables[:num_decodes], seq_lens[:num_decodes]
+        groups = find_groups(tables, seq_lens, self._block_size, self.policy)
+        if not groups:
+            return None
+        return pack_groups(groups, num_decodes, self._block_size, self._kv.device)
 
     def _pad_tables(self, plan: StepPlan, seq_lens: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """[S, max_blocks] of the blocks that hold seq_lens tokens, padded with 0."""

@@ -8,16 +8,17 @@ from octavo.engine.build import build_engine
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.sequence import Sequence
+from octavo.kernels.select import Kernels
 from octavo.sampling_params import SamplingParams
 
 GROUP = b"g" * 32
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 
 
-def tiny_engine(path: Path, **settings: object) -> Engine:
+def tiny_engine(path: Path, kernels: Kernels | None = None, **settings: object) -> Engine:
     defaults: dict[str, object] = {"dtype": "float32", "device": "cpu", "num_blocks": 256}
     config = EngineConfig(model=str(path), **defaults | settings)  # type: ignore[arg-type]
-    return build_engine(config, reference_kernels())
+    return build_engine(config, kernels or reference_kernels())
 
 
 def make_sequence(

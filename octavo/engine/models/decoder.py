@@ -136,12 +136,7 @@ class DecoderModel:
         batch, parts = step.batch, []
         num_decodes = batch.num_decodes
         if num_decodes > 0:
-            tables, lens = batch.block_tables[:num_decodes], batch.seq_lens[:num_decodes]
-            parts.append(
-                self._kernels.decode_attention(
-                    query[:num_decodes], kv_layer, tables, lens, self._scale, window
-                )
-            )
+            parts.append(self._attend_decodes(query[:num_decodes], kv_layer, batch, window))
         if len(query) > num_decodes:
             parts.append(
                 self._kernels.prefill_attention(
@@ -156,3 +151,16 @@ class DecoderModel:
             )
         attended = parts[0] if len(parts) == 1 else torch.cat(parts)
         return attended.flatten(1)
+
+    def _attend_decodes(
+        self, query: torch.Tensor, kv_layer: torch.Tensor, batch: Batch, window: int
+    ) -> torch.Tensor:
+        tables, lens = batch.block_tables[: len(query)], batch.seq_lens[: len(query)]
+        # Windows begin at another token in each sequence: nothing of them is shared.
+        if batch.groups is None or window > 0:
+            return self._kernels.decode_attention(
+                query, kv_layer, tables, lens, self._scale, window
+            )
+        return self._kernels.grouped_decode_attention(
+            query, kv_layer, tables, lens, batch.groups, self._scale
+        )

@@ -1,0 +1,197 @@
+"""Products and softmax of attention with one query row in each lane, for up to 48 rows at once.
+
+    scores  [tokens, rows]  = K [tokens, width] x Q^T [width, rows]
+    softmax of each column, in place; no lane ever looks at another
+    outputs [width, rows]   = outputs * factors + V^T [width, tokens] x weights [tokens, rows]
+
+K and V enter as single elements that are spread over the lanes. An element has four bytes: a
+float32, or with *pairs* two neighbours in bfloat16 (of K and Q along width, of V and the weights
+along tokens), which AVX512-BF16 multiplies and adds in one instruction.
+"""
+
+import numpy as np
+from llvmlite import binding, ir
+from numba.core import cgutils, types
+
+from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu.jit import inlined, intrinsic
+from octavo.kernels.cpu.lanes import F32, I64, LANES
+from octavo.kernels.cpu.vector import (
+    FLOAT,
+    add,
+    exp2,
+    fma,
+    load,
+    maximum,
+    mul,
+    splat,
+    store,
+    sub,
+    vector,
+)
+
+i64 = types.int64
+MAX_VECTORS = 3  # of 16 rows; with 8 tokens or dimensions 24 sums, which fill the registers
+HAS_PAIRS = bool(binding.get_host_cpu_features().get("avx512bf16"))
+
+
+class _BFloat(ir.types.Type):  # type: ignore[misc]
+    """LLVM's bfloat, which llvmlite does not know."""
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, _BFloat)
+
+    def __hash__(self):
+        return hash(_BFloat)
+
+
+_PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
+
+
+def _multiply_add(builder, kind, a, b, c):
+    """a * b + c in every lane; for pairs both products are added."""
+    if kind == types.float32:
+        return lanes.fma(builder, a, b, c)
+    function_type = ir.FunctionType(lanes.VECTOR, [lanes.VECTOR, _PAIRS, _PAIRS])
+    function = cgutils.get_or_insert_function(
+        builder.module, function_type, "llvm.x86.avx512bf16.dpbf16ps.512"
+    )
+    return builder.call(function, [c, builder.bitcast(a, _PAIRS), builder.bitcast(b, _PAIRS)])
+
+
+def _product(kind, is_transposed):
+    """Code for c = a x b, or with is_transposed c = c * factors + a^T x b.
+
+    a: [num_rows, depth] with `stride` elements from row to row, or [depth, num_rows]; num_rows is a
+    multiple of 16; b: [depth, 16 * vectors]; c: [num_rows, 16 * vectors]; factors: [16 * vectors].
+    """
+
+    def emit(builder, args, count):
+        _, a, stride, num_rows, b, c, depth, _, factors = args
+        height = LANES if count == 1 else LANES // 2  # enough sums to hide the latency
+        row = I64(LANES * count)
+        scales = [lanes.load_floats(builder, factors, I64(LANES * v)) for v in range(count)]
+        sums = [cgutils.alloca_once(builder, lanes.VECTOR) for _ in range(height * count)]
+        with cgutils.for_range(builder, builder.udiv(num_rows, I64(height))) as panel:
+            first = builder.mul(panel.index, I64(height))
+            places = [
+                builder.add(builder.mul(builder.add(first, I64(i)), row), I64(LANES * v))
+                for i in range(height)
+                for v in range(count)
+            ]
+            for number, (place, s) in enumerate(zip(places, sums, strict=True)):
+                start = ir.Constant(lanes.VECTOR, None)
+                if is_transposed:
+                    before = lanes.load_floats(builder, c, place)
+                    start = builder.fmul(before, scales[number % count])
+                builder.store(start, s)
+            with cgutils.for_range(builder, depth) as loop:
+                base = builder.mul(loop.index, row)
+                columns = [
+                    lanes.load_floats(builder, b, builder.add(base, I64(LANES * v)))
+                    for v in range(count)
+                ]
+                for i in range(height):
+                    own = builder.add(first, I64(i))
+                    outer, inner = (loop.index, own) if is_transposed else (own, loop.index)
+                    index = builder.add(builder.mul(outer, stride), inner)
+                    element = builder.load(lanes.pointer(builder, a, index, 4, F32))
+                    spread = lanes.splat(builder, element)
+                    for v in range(count):
+                        s = sums[i * count + v]
+                        total = _multiply_add(builder, kind, spread, columns[v], builder.load(s))
+                        builder.store(total, s)
+            for place, s in zip(places, sums, strict=True):
+                lanes.store_floats(builder, c, place, builder.load(s))
+
+    def generate(context, builder, signature, args):
+        vectors = args[7]
+        for count in range(1, MAX_VECTORS + 1):
+            with builder.if_then(builder.icmp_signed("==", vectors, I64(count))):
+                emit(builder, args, count)
+        return context.get_dummy_value()
+
+    return types.none(kind, i64, i64, i64, i64, i64, i64, i64, i64), generate
+
+
+@intrinsic
+def score_columns(typing, kind, keys, stride, num_tokens, queries, scores, depth, vectors, ones):
+    """scores = keys x queries; see `_product`."""
+    return _product(kind, is_transposed=False)
+
+
+@intrinsic
+def add_columns(typing, kind, values, stride, width, weights, outputs, depth, vectors, factors):
+    """outputs = outputs * factors + values^T x weights; see `_product`."""
+    return _product(kind, is_transposed=True)
+
+
+@intrinsic
+def are_pairs(typing, kind):
+    """Whether elements are pairs of bfloat16: a constant that the compiler sees."""
+
+    def generate(context, builder, signature, args):
+        return ir.Constant(ir.IntType(1), int(kind != types.float32))
+
+    return types.boolean(kind), generate
+
+
+@intrinsic
+def to_short(typing, a):
+    """a rounded to bfloat16, still as float32; NaN stays NaN."""
+
+    def generate(context, builder, signature, args):
+        bits = builder.bitcast(args[0], lanes.WORDS)
+        up = builder.add(bits, lanes.words(0x8000))
+        return builder.bitcast(builder.and_(up, lanes.words(0xFFFF0000)), lanes.VECTOR)
+
+    return vector(vector), generate
+
+
+@intrinsic
+def pair(typing, first, second):
+    """Two vectors of bfloat16 values as one of pairs, the first in the lower halves."""
+
+    def generate(context, builder, signature, args):
+        low, high = (builder.bitcast(a, lanes.WORDS) for a in args)
+        both = builder.or_(builder.lshr(low, lanes.words(16)), high)
+        return builder.bitcast(both, lanes.VECTOR)
+
+    return vector(vector, vector), generate
+
+
+@inlined
+def softmax_columns(kind, scores, num_tokens, vectors, scale, highest, total, factors):
+    """scores[num_tokens, 16 * vectors] to weights 2 ** (score * scale - maximum) in place, pairs of
+    tokens packed together where the kind is pairs; num_tokens is even.
+
+    highest, total [16 * vectors]: running maxima and sums of weights; factors: what outputs and
+    sums of before are to be multiplied by.
+    """
+    row = vectors * LANES
+    scales = splat(scale)
+    for i in range(0, row, LANES):
+        before = load(FLOAT, highest, i)
+        top = load(FLOAT, scores, i)
+        for t in range(1, num_tokens):
+            top = maximum(load(FLOAT, scores, t * row + i), top)
+        top = maximum(mul(top, scales), before)
+        factor = exp2(sub(before, top))
+        minus_top = sub(splat(np.float32(0.0)), top)
+        added = splat(np.float32(0.0))
+        for t in range(0, num_tokens, 2):
+            first = exp2(fma(load(FLOAT, scores, t * row + i), scales, minus_top))
+            second = exp2(fma(load(FLOAT, scores, (t + 1) * row + i), scales, minus_top))
+            if are_pairs(kind):
+                first, second = to_short(first), to_short(second)
+                store(FLOAT, scores, t // 2 * row + i, pair(first, second))
+            else:
+                store(FLOAT, scores, t * row + i, first)
+                store(FLOAT, scores, (t + 1) * row + i, second)
+            added = add(added, add(first, second))
+        store(FLOAT, highest, i, top)
+        store(FLOAT, factors, i, factor)
+        store(FLOAT, total, i, add(mul(load(FLOAT, total, i), factor), added))

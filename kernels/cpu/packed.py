@@ -1,0 +1,125 @@
+"""Tiles of sixty-four tokens of K and V, packed for dense products with a block of query rows.
+
+    rows of paged K, V (any format)  --widen-->  K^T [width, 64] and V [64, width], float32
+    scores [count, 64] = queries x K^T          outputs [count, width] += weights x V
+
+    for columns.py, in pairs of bfloat16:  K [64, width / 2] and V [32, width]
+
+Each row of a product depends on nothing but that row. Tokens out of sight are packed as zeros.
+"""
+
+import numpy as np
+
+from octavo.kernels.cpu.columns import pair
+from octavo.kernels.cpu.jit import inlined
+from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.memory import copy_bytes, prefetch
+from octavo.kernels.cpu.paging import CACHE_LINE
+from octavo.kernels.cpu.panels import PANEL_ROWS, narrow_panel, transpose, wide_panel
+from octavo.kernels.cpu.vector import FLOAT, load, splat, store
+
+TILE = 64  # tokens
+ROWS = 4 * PANEL_ROWS  # query rows of a block
+ZERO = np.float32(0.0)
+
+
+@inlined
+def _take_rows(rows, base, offsets, sight, tile, padded, row_bytes):
+    """rows[t] = address of token tile + t, counted from the first tile; zeros out of sight."""
+    nothing = padded.ctypes.data + LANES * padded.shape[1]
+    for t in range(LANES):
+        position = tile + t
+        if position < sight[0] or position >= sight[1]:
+            rows[t] = nothing
+        else:
+            rows[t] = base + offsets[position - sight[0]]
+            if row_bytes < padded.shape[1]:
+                room = padded.ctypes.data + t * padded.shape[1]
+                copy_bytes(room, rows[t], row_bytes)
+                rows[t] = room
+
+
+@inlined
+def pack_keys(format, base, offsets, sight, padded, keys, size, width, item_bytes):
+    """keys[tile][dimension][token of 64] = K."""
+    rows = np.empty(LANES, np.int64)
+    for tile in range(0, (sight[1] + TILE - 1) // TILE * TILE, LANES):
+        _take_rows(rows, base, offsets, sight, tile, padded, size * item_bytes)
+        target = keys + 4 * (tile // TILE * TILE * width + tile % TILE)
+        for i in range(0, width, LANES):
+            transpose(format, rows.ctypes.data, i, target + 4 * i * TILE, TILE)
+
+
+@inlined
+def pack_values(format, base, offsets, sight, padded, values, size, width, item_bytes):
+    """values[token][dimension] = V."""
+    rows = np.empty(LANES, np.int64)
+    for tile in range(0, (sight[1] + TILE - 1) // TILE * TILE, LANES):
+        _take_rows(rows, base, offsets, sight, tile, padded, size * item_bytes)
+        for t in range(LANES):
+            for i in range(0, width, LANES):
+                store(FLOAT, values, (tile + t) * width + i, load(format, rows[t], i))
+
+
+@inlined
+def _take_tile_rows(rows, base, offsets, num_tokens, first, padded, row_bytes):
+    """As `_take_rows`, and the same rows of the next tile are fetched."""
+    _take_rows(rows, base, offsets, (0, num_tokens), first, padded, row_bytes)
+    for t in range(first + TILE, min(first + TILE + LANES, num_tokens)):
+        for i in range(0, row_bytes, CACHE_LINE):
+            prefetch(base + offsets[t] + i)
+
+
+@inlined
+def copy_rows(format, rows, base, offsets, padded, target, place):
+    """target[token][dimension] = one tile of K or V, widened; zeros from num_tokens on."""
+    num_tokens, tile, size, width, item_bytes = place
+    for first in range(0, TILE, LANES):
+        _take_tile_rows(rows, base, offsets, num_tokens, tile + first, padded, size * item_bytes)
+        for t in range(LANES):
+            for i in range(0, width, LANES):
+                store(FLOAT, target, (first + t) * width + i, load(format, rows[t], i))
+
+
+@inlined
+def copy_pairs(rows, base, offsets, padded, keys, place):
+    """keys[token][dimension / 2] = one tile of K, in bfloat16 as it is."""
+    num_tokens, tile, size, width, item_bytes = place
+    for first in range(0, TILE, LANES):
+        _take_tile_rows(rows, base, offsets, num_tokens, tile + first, padded, size * item_bytes)
+        for t in range(LANES):
+            for i in range(0, width // 2, LANES):
+                store(FLOAT, keys, (first + t) * (width // 2) + i, load(FLOAT, rows[t], i))
+
+
+@inlined
+def pair_rows(format, rows, base, offsets, padded, values, place):
+    """values[token / 2][dimension] = one tile of V, in bfloat16, two tokens to an element."""
+    num_tokens, tile, size, width, item_bytes = place
+    for first in range(0, TILE, LANES):
+        _take_tile_rows(rows, base, offsets, num_tokens, tile + first, padded, size * item_bytes)
+        for t in range(0, LANES, 2):
+            for i in range(0, width, LANES):
+                both = pair(load(format, rows[t], i), load(format, rows[t + 1], i))
+                store(FLOAT, values, (first + t) // 2 * width + i, both)
+
+
+@inlined
+def score(queries, keys, scores, count, width):
+    """scores [count, 64] = queries [count, width] x keys [width, 64]."""
+    for i in range(0, ROWS * TILE, LANES):
+        store(FLOAT, scores, i, splat(ZERO))
+    for r in range(0, count, PANEL_ROWS):
+        wide_panel(queries + 4 * r * width, width, keys, TILE, scores + 4 * r * TILE, TILE, width)
+
+
+@inlined
+def add_values(scores, values, outputs, count, width):
+    """outputs [count, width] += scores [count, 64] x values [64, width]."""
+    wide = width // TILE * TILE
+    for r in range(0, count, PANEL_ROWS):
+        weights, output = scores + 4 * r * TILE, outputs + 4 * r * width
+        for i in range(0, wide, TILE):
+            wide_panel(weights, TILE, values + 4 * i, width, output + 4 * i, width, TILE)
+        for i in range(wide, width, LANES):
+            narrow_panel(weights, TILE, values + 4 * i, width, output + 4 * i, width, TILE)
