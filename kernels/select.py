@@ -13,9 +13,15 @@ import torch
 
 from octavo.kernels.prefix_groups import PrefixGroups
 
+PackLinear = Callable[[torch.Tensor, torch.Tensor | None], Callable[[torch.Tensor], torch.Tensor]]
+
 
 class UnsupportedDevice(ValueError):
     """No kernels exist for this device type."""
+
+
+class UnsupportedQuantization(ValueError):
+    """A device has no kernels for weights kept so."""
 
 
 class Kernels(Protocol):
@@ -88,3 +94,18 @@ def for_device(device: torch.device) -> Kernels:
 
         return gpu_ops
     raise UnsupportedDevice(f"no kernels for device type {device.type!r}; there are: cpu, cuda")
+
+
+def packer_for(kernels: Kernels, device: torch.device, quantization: str | None) -> PackLinear:
+    """What turns the weights of a layer into its product.
+
+    Raises:
+        UnsupportedQuantization: device cannot multiply weights kept so.
+    """
+    if quantization is None:
+        return kernels.pack_linear
+    if quantization == "int8" and device.type == "cpu":
+        from octavo.kernels.cpu import int8_linear
+
+        return int8_linear.pack_linear
+    raise UnsupportedQuantization(f"quantization {quantization} does not run on {device.type}")

@@ -31,6 +31,9 @@ def up(
     redis: Annotated[bool, typer.Option(help="--no-redis runs without any.")] = True,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    quantization: Annotated[
+        str | None, typer.Option(envvar="OCTAVO_QUANTIZATION", help="int8; default: none.")
+    ] = None,
     transport: Annotated[str, typer.Option(help="auto, shared_memory or bytes.")] = "auto",
     run_dir: Annotated[
         Path | None, typer.Option(help="Keep sockets and logs here; default: a private one.")
@@ -56,6 +59,7 @@ def up(
             use_redis=redis,
             dtype=dtype,
             device=device,
+            quantization=quantization,
             transport=transport,
             run_dir=run_dir,
             start_timeout_s=start_timeout_s,

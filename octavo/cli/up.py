@@ -43,6 +43,7 @@ class UpConfig:
     use_redis: bool
     dtype: str
     device: str
+    quantization: str | None
     transport: str
     run_dir: Path | None
     start_timeout_s: float
@@ -133,6 +134,8 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
             arguments = [f"{role}-worker", *shared, "--listen-address", address]
             arguments += ["--worker-id", name, "--dtype", config.dtype, "--device", config.device]
             arguments += ["--transport", config.transport]
+            if config.quantization is not None:
+                arguments += ["--quantization", config.quantization]
             arguments += ["--cpu-core", str(core)] if core is not None else []
             log = folder / f"{name}.log"
             children.append(Child(name, arguments, log, env | gpu, core))

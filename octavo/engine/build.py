@@ -49,9 +49,14 @@ def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine
         head_dim=model_config.head_dim,
         block_size=config.block_size,
         model_fingerprint=model_fingerprint(path),
+        quantization=config.quantization or "",
     )
     model = load_model(
-        path, dtype=layout.torch_dtype, device=device, kernels=kernels or for_device(device)
+        path,
+        dtype=layout.torch_dtype,
+        device=device,
+        kernels=kernels or for_device(device),
+        quantization=config.quantization,
     )
     if kernels is None and device.type == "cpu":
         from octavo.kernels.cpu.ops import warm_up
@@ -61,10 +66,11 @@ def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine
     kv_cache = KVCache(layout, num_blocks, device)
     scheduler = build_scheduler(config, layout, num_blocks, model_config.max_position_embeddings)
     logger.info(
-        "%s on %s in %s: %d blocks of %d tokens, context %d",
+        "%s on %s in %s%s: %d blocks of %d tokens, context %d",
         config.model,
         device,
         dtype,
+        f" with {config.quantization} weights" if config.quantization else "",
         num_blocks,
         config.block_size,
         scheduler.limits.max_model_len,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
+QUANTIZATIONS = (None, "int8")
 BLOCK_SIZES = range(8, 129, 8)
 
 
@@ -18,6 +19,7 @@ class EngineConfig:
     model: str  # folder, GGUF file or hub id
     dtype: str = "auto"  # bfloat16 where the device computes in it, else the checkpoint's
     device: str = "auto"  # cuda if there is one
+    quantization: str | None = None  # int8: weights and activations, CPU only
     block_size: int = 16
     max_num_seqs: int = 256
     max_num_batched_tokens: int | None = None  # by device and model size
@@ -29,6 +31,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check_one_of("dtype", self.dtype, DTYPES)
         _check_one_of("device", self.device, DEVICES)
+        _check_one_of("quantization", self.quantization, QUANTIZATIONS)
         _check_one_of("block_size", self.block_size, BLOCK_SIZES)
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ValueError(
@@ -41,7 +44,7 @@ class EngineConfig:
                 _check_positive(name, getattr(self, name))
 
 
-def _check_one_of(name: str, value: object, allowed: tuple[str, ...] | range) -> None:
+def _check_one_of(name: str, value: object, allowed: tuple[str | None, ...] | range) -> None:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value}")
 

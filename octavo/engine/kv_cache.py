@@ -32,6 +32,7 @@ class KVLayout:
     block_size: int
     model_fingerprint: str
     key_algorithm: str = KEY_ALGORITHM
+    quantization: str = ""  # of the weights: their KV differs from what others compute
 
     @property
     def block_shape(self) -> tuple[int, int, int, int, int]:

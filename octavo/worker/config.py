@@ -30,6 +30,9 @@ class WorkerConfig:
     redis_url: str | None = field(default=None, metadata={"help": "Default: no Redis."})
     dtype: str = field(default="auto", metadata={"help": "auto, float32, bfloat16 or float16."})
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda."})
+    quantization: str | None = field(
+        default=None, metadata={"help": "int8 (CPU only); default: weights as dtype says."}
+    )
     block_size: int = field(default=16, metadata={"help": "Tokens a block, 8 to 128."})
     num_blocks: int | None = field(
         default=None, metadata={"help": "Blocks of the pool, instead of a memory budget."}
@@ -87,6 +90,7 @@ class WorkerConfig:
             model=self.model,
             dtype=self.dtype,
             device=self.device,
+            quantization=self.quantization,
             block_size=self.block_size,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,

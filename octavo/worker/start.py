@@ -61,6 +61,7 @@ def facts_of(config: WorkerConfig, engine: Engine, role: Role) -> worker_pb2.Get
             head_dim=layout.head_dim,
             block_size=layout.block_size,
             key_algorithm=layout.key_algorithm,
+            quantization=layout.quantization,
         ),
         max_context_tokens=engine.max_model_len,
         vocab_size=engine.model_config.vocab_size,

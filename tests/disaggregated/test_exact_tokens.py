@@ -2,11 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from disaggregated.pair import running_pair, sequence
+from disaggregated.pair import GREEDY, running_pair, sequence
 from disaggregated.prompts import expected_tokens, greedy, prompt_of
+from octavo import LLM
+from octavo.checkpoint.fingerprint import model_fingerprint
+from octavo.router.worker import WorkerFacts
 from octavo.sampling_params import SamplingParams
 
 LENGTHS = (1, 15, 16, 17, 31, 32, 33, 64, 130, 255, 256, 257)
@@ -85,3 +89,27 @@ async def test_seeded_sampling_does_not_depend_on_who_samples(tiny_model: Path) 
     async with running_pair(tiny_model, decode=settings) as pair:
         alone = await pair.run_local(sequence(prompt, sampling))
     assert handed_over.tokens == alone.tokens
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_int8_workers_hand_over_what_one_engine_computes(
+    tiny_model: Path, dtype: str
+) -> None:
+    settings: dict[str, Any] = {"quantization": "int8", "dtype": dtype}
+    alone = LLM(str(tiny_model), device="cpu", num_blocks=64, **settings)
+    async with running_pair(tiny_model, settings, settings) as pair:
+        for length in (1, 17, 64, 130):
+            prompt = prompt_of(length)
+            (output,) = alone.generate(prompt, GREEDY, use_tqdm=False)
+            assert (await pair.generate(sequence(prompt))).tokens == output.outputs[0].token_ids
+        await pair.wait_until_quiet()
+
+
+async def test_quantised_workers_differ_in_layout_but_not_in_fingerprint(tiny_model: Path) -> None:
+    """So a router takes both kinds, and pairs neither with the other."""
+    async with running_pair(tiny_model, decode={"quantization": "int8"}) as pair:
+        plain = WorkerFacts.from_proto(pair.prefill.facts)
+        quantised = WorkerFacts.from_proto(pair.decode.facts)
+        assert plain.model_fingerprint == quantised.model_fingerprint
+        assert plain.model_fingerprint == model_fingerprint(tiny_model)
+        assert plain.layout != quantised.layout

@@ -104,7 +104,11 @@ async def test_chunks_out_of_order_are_data_loss(
 
 @pytest.mark.parametrize(
     ("field", "settings"),
-    [("block_size", {"block_size": 32}), ("dtype", {"dtype": "bfloat16"})],
+    [
+        ("block_size", {"block_size": 32}),
+        ("dtype", {"dtype": "bfloat16"}),
+        ("quantization", {"quantization": "int8"}),
+    ],
 )
 async def test_workers_of_unequal_layout_name_the_field(
     tiny_model: Path, field: str, settings: dict[str, Any]

@@ -31,6 +31,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("dtype", "int8"),
         ("device", "tpu"),
+        ("quantization", "int3"),
         ("block_size", 12),
         ("block_size", 256),
         ("gpu_memory_utilization", 0.0),

@@ -19,15 +19,21 @@ from octavo.engine.models.tensor_names import (
     check_tensors,
     layer_name,
 )
-from octavo.kernels.select import Kernels
+from octavo.kernels.select import Kernels, PackLinear, packer_for
 
 
 def load_model(
-    path: Path, *, dtype: torch.dtype, device: torch.device, kernels: Kernels
+    path: Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: Kernels,
+    quantization: str | None = None,
 ) -> DecoderModel:
-    """Load the folder's model onto device, its weights as dtype.
+    """Load the folder's model onto device, its weights as dtype, those of products quantised.
 
     Raises:
+        UnsupportedQuantization: device has no such products.
         UnsupportedModel: config.json asks for something Octavo does not compute.
         CheckpointError: a tensor is missing, has no place in the model, or has the wrong shape.
     """
@@ -35,7 +41,8 @@ def load_model(
     files = WeightFiles(path)
     check_tensors(config, files)
     try:
-        weights = _Loader(config, files, dtype, device, kernels).load()
+        pack = packer_for(kernels, device, quantization)
+        weights = _Loader(config, files, dtype, device, pack).load()
     finally:
         files.close()
     return DecoderModel(config, weights, kernels, device)
@@ -49,7 +56,7 @@ class _Loader:
     files: WeightFiles
     dtype: torch.dtype
     device: torch.device
-    kernels: Kernels
+    pack: PackLinear
 
     @torch.inference_mode()
     def load(self) -> DecoderWeights:
@@ -58,7 +65,7 @@ class _Loader:
             embed=embed,
             layers=[self._layer(index) for index in range(self.config.num_layers)],
             norm=self._tensor(FINAL_NORM),
-            head=self.kernels.pack_linear(self._head(embed), None),
+            head=self.pack(self._head(embed), None),
         )
 
     def _layer(self, index: int) -> LayerWeights:
@@ -83,7 +90,7 @@ class _Loader:
         """One product for all names, their outputs side by side."""
         weight = self._joined([f"{name}.weight" for name in names])
         bias = self._joined([f"{name}.bias" for name in names]) if has_bias else None
-        return self.kernels.pack_linear(weight, bias)
+        return self.pack(weight, bias)
 
     def _joined(self, names: list[str]) -> torch.Tensor:
         """The tensors one below the other, written straight into their place."""

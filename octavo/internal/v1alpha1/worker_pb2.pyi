@@ -30,7 +30,7 @@ TRANSPORT_BYTES: Transport
 TRANSPORT_SHARED_MEMORY: Transport
 
 class KvLayout(_message.Message):
-    __slots__ = ("protocol_version", "model_fingerprint", "dtype", "num_layers", "num_kv_heads", "head_dim", "block_size", "key_algorithm")
+    __slots__ = ("protocol_version", "model_fingerprint", "dtype", "num_layers", "num_kv_heads", "head_dim", "block_size", "key_algorithm", "quantization")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class KvLayout(_message.Message):
     HEAD_DIM_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     KEY_ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model_fingerprint: str
     dtype: str
@@ -47,7 +48,8 @@ class KvLayout(_message.Message):
     head_dim: int
     block_size: int
     key_algorithm: str
-    def __init__(self, protocol_version: _Optional[int] = ..., model_fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ..., num_layers: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., block_size: _Optional[int] = ..., key_algorithm: _Optional[str] = ...) -> None: ...
+    quantization: str
+    def __init__(self, protocol_version: _Optional[int] = ..., model_fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ..., num_layers: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., block_size: _Optional[int] = ..., key_algorithm: _Optional[str] = ..., quantization: _Optional[str] = ...) -> None: ...
 
 class WorkerRef(_message.Message):
     __slots__ = ("worker_id", "address", "epoch")

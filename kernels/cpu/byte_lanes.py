@@ -1,0 +1,119 @@
+"""Sixteen float32 lanes to bytes, and dot products of bytes, inside numba code.
+
+The CPU's own dot product takes one unsigned and one signed operand, four bytes of each for every
+32-bit lane.
+"""
+
+from typing import Any
+
+from llvmlite import binding, ir
+from numba.core import types
+
+from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu.jit import intrinsic
+from octavo.kernels.cpu.lanes import I32, LANES
+from octavo.kernels.cpu.vector import f32, i64, vector
+
+I8 = ir.IntType(8)
+BYTES = ir.VectorType(I8, LANES)  # one a lane
+QUADS = ir.VectorType(I8, 4 * LANES)  # four a lane
+PAIRS = ir.VectorType(lanes.I16, 2 * LANES)  # two a lane
+WIDE = ir.VectorType(I32, 2 * LANES)
+
+
+@intrinsic
+def larger_magnitude(typing, a, b):
+    """max(|a|, |b|) in each lane; NaN if either is."""
+    return vector(vector, vector), lambda context, builder, signature, args: _magnitude(
+        builder, *args
+    )
+
+
+@intrinsic
+def largest_magnitude(typing, a):
+    """The largest |lane|; NaN if any is."""
+
+    def generate(context, builder, signature, args):
+        return lanes.fold(builder, args[0], lambda x, y: _magnitude(builder, x, y))
+
+    return f32(vector), generate
+
+
+def _magnitude(builder, a, b):
+    """Without its sign, a float32 orders as its bits do, and NaN stands above infinity."""
+    a, b = (builder.and_(builder.bitcast(v, lanes.WORDS), lanes.words(0x7FFFFFFF)) for v in (a, b))
+    return builder.bitcast(builder.select(builder.icmp_unsigned(">", a, b), a, b), lanes.VECTOR)
+
+
+@intrinsic
+def store_bytes(typing, address, index, a):
+    """Round the lanes, each within -127 .. 127, to nearest even, store them; returns them."""
+
+    def generate(context, builder, signature, args):
+        address, index, a = args
+        # After this addition the low byte of each lane is the integer in two's complement.
+        shifted = builder.fadd(a, lanes.constant(lanes.ROUNDER))
+        low = builder.trunc(builder.bitcast(shifted, lanes.WORDS), BYTES)
+        builder.store(low, lanes.pointer(builder, address, index, 1, BYTES), align=1)
+        return builder.fsub(shifted, lanes.constant(lanes.ROUNDER))
+
+    return vector(i64, i64, vector), generate
+
+
+@intrinsic
+def write_float(typing, address, index, value):
+    def generate(context, builder, signature, args):
+        address, index, value = args
+        builder.store(value, lanes.pointer(builder, address, index, 4, lanes.F32))
+        return context.get_dummy_value()
+
+    return types.none(i64, i64, f32), generate
+
+
+@intrinsic
+def write_integer(typing, address, index, value):
+    """A whole float32 as int32; whatever it is, if it is NaN."""
+
+    def generate(context, builder, signature, args):
+        address, index, value = args
+        whole = builder.fptosi(value, I32)
+        builder.store(whole, lanes.pointer(builder, address, index, 4, I32))
+        return context.get_dummy_value()
+
+    return types.none(i64, i64, f32), generate
+
+
+def add_dot(context: Any, builder: Any, total: Any, unsigned: Any, signed: Any) -> Any:
+    """total + the dot product of the four bytes in each 32-bit lane; all are <16 x i32>."""
+    if not _has_vnni(context):
+        return _add_dot_anywhere(builder, total, unsigned, signed)
+    operand = lanes.WORDS
+    if binding.llvm_version_info[0] >= 22:
+        operand = QUADS
+        unsigned, signed = (builder.bitcast(v, QUADS) for v in (unsigned, signed))
+    kind = ir.FunctionType(lanes.WORDS, [lanes.WORDS, operand, operand])
+    function = builder.module.globals.get("llvm.x86.avx512.vpdpbusd.512") or ir.Function(
+        builder.module, kind, "llvm.x86.avx512.vpdpbusd.512"
+    )
+    return builder.call(function, [total, unsigned, signed])
+
+
+def _has_vnni(context: Any) -> bool:
+    return "+avx512vnni" in context.codegen()._tm_features
+
+
+def _add_dot_anywhere(builder, total, unsigned, signed):
+    """Even and odd bytes as two products of 16-bit pairs, for which most CPUs have something."""
+    eight = ir.Constant(PAIRS, [8] * 2 * LANES)
+    u, s = builder.bitcast(unsigned, PAIRS), builder.bitcast(signed, PAIRS)
+    even = (
+        builder.lshr(builder.shl(u, eight), eight),
+        builder.ashr(builder.shl(s, eight), eight),
+    )
+    odd = builder.lshr(u, eight), builder.ashr(s, eight)
+    for a, b in (even, odd):
+        products = builder.mul(builder.sext(a, WIDE), builder.sext(b, WIDE))
+        for first in (0, 1):
+            order = ir.Constant(lanes.WORDS, [2 * i + first for i in range(LANES)])
+            total = builder.add(total, builder.shuffle_vector(products, products, order))
+    return total
