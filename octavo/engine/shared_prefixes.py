@@ -45,7 +45,11 @@ class GroupPolicy:
 
 def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> GroupPolicy:
     """CPU: what `bench/shared_prefix.py` measured on one Zen 5 core, rounded up. GPU: an estimate,
-    that two more launches cost as much as 10,000 reads of one token and KV head."""
+    that two more launches cost as much as 10,000 reads of one token and KV head.
+
+    float32 on a CPU never groups: it is the mode whose tokens depend on nothing but the request, and
+    a group adds the same numbers in another order.
+    """
     if device.type == "cuda":
         reads = float(heads_per_row)
         return GroupPolicy(heads_per_row, fixed=10_000 * reads, per_token=reads)
@@ -53,6 +57,8 @@ def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> 
 
     if HAS_PAIRS and dtype == torch.bfloat16:
         return GroupPolicy(heads_per_row, fixed=800, per_head=50, per_token=8, per_vector=4)
+    if dtype == torch.float32:
+        return GroupPolicy(heads_per_row, fixed=float("inf"))
     return GroupPolicy(heads_per_row, fixed=800, per_head=50, per_token=14, per_vector=6.5)
 
 

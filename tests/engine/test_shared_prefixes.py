@@ -96,8 +96,15 @@ def test_groups_of_random_tables_cover_what_is_shared_and_nothing_else(seed: int
         assert covered[i] == longest
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_float32_on_a_cpu_never_groups() -> None:
+    policy = policy_for(torch.device("cpu"), torch.float32, heads_per_row=3)
+    assert not policy.pays(num_members=256, num_tokens=100_000)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [("cpu", torch.bfloat16), ("cpu", torch.float16), ("cuda", torch.float32)],
+)
 def test_a_document_for_many_is_grouped_and_a_greeting_for_two_is_not(
     device: str, dtype: torch.dtype
 ) -> None:
