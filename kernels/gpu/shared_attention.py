@@ -12,6 +12,8 @@ A group g owns programs group_start[g] / BLOCK_Q + g and those up to the next gr
 do in prefill_attention.py.
 """
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
@@ -146,9 +148,11 @@ def _merge_partials_kernel(
 
 def _choose_tile(gpu: Gpu, num_rows: int, head_dim_pad: int, dtype: torch.dtype) -> Tile:
     """Decode's tile while its rows about hold the largest group, prefill's for larger ones; in
-    float32, where that would spill registers on sm_80, always decode's."""
+    float32 always decode's, on eight warps: anything else spills registers on sm_80."""
     small = decode_tile(gpu, head_dim_pad, dtype)
-    if dtype == torch.float32 or num_rows <= 2 * small.block_m:
+    if dtype == torch.float32:
+        return replace(small, num_warps=8)
+    if num_rows <= 2 * small.block_m:
         return small
     return prefill_tile(gpu, head_dim_pad, dtype)
 
