@@ -47,8 +47,8 @@ def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> 
     """CPU: what `bench/shared_prefix.py` measured on one Zen 5 core, rounded up. GPU: an estimate,
     that two more launches cost as much as 10,000 reads of one token and KV head.
 
-    float32 on a CPU never groups: its tokens depend on nothing but the request, and a group adds the
-    same numbers in another order.
+    float32 on a CPU never groups: its tokens depend on the request alone, and a group adds the same
+    numbers in another order.
     """
     if device.type == "cuda":
         reads = float(heads_per_row)

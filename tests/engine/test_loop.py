@@ -171,9 +171,11 @@ class HeldRunner(CountingRunner):
 
     def __init__(self) -> None:
         super().__init__()
+        self.is_held = threading.Event()
         self.let_go = threading.Event()
 
     def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
+        self.is_held.set()
         assert self.let_go.wait(TIMEOUT_S)
         return super().execute(plan)
 
@@ -265,7 +267,7 @@ async def test_a_step_that_hangs_does_not_keep_the_loop_from_closing(
         async with make_loop(runner) as loop:
             stream_context = loop.lease(make_sequence("a", [3] * 6))
             stream = await stream_context.__aenter__()
-            await loop.load_change()
+            await asyncio.to_thread(runner.is_held.wait, TIMEOUT_S)
         with pytest.raises(EngineDied, match="closed"):
             await anext(stream)
         await stream_context.__aexit__(None, None, None)
