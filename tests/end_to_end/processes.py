@@ -71,6 +71,7 @@ async def running_processes(
         use_redis=redis_url is not None,
         dtype="float32",
         device="cpu",
+        quantization=None,
         transport="auto",
         run_dir=folder,
         start_timeout_s=60,
