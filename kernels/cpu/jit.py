@@ -8,7 +8,8 @@ would run stale code after a change in another.
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,18 @@ _CACHE_DIR = _cache_dir()
 # Typed as Any: numba's own types lack some of what is used here.
 _config: Any = numba.config
 _njit: Any = numba.njit
+_cfunc: Any = numba.cfunc
+
+
+@contextmanager
+def _cache() -> Iterator[None]:
+    """Numba reads the folder while it decorates."""
+    before = _config.CACHE_DIR
+    _config.CACHE_DIR = _CACHE_DIR or before
+    try:
+        yield
+    finally:
+        _config.CACHE_DIR = before
 
 
 def jit(function: Callable[..., Any]) -> Any:
@@ -42,14 +55,18 @@ def jit(function: Callable[..., Any]) -> Any:
 
     Without a cache every process compiles for itself.
     """
-    before = _config.CACHE_DIR
-    _config.CACHE_DIR = _CACHE_DIR or before  # read by numba while it decorates
-    try:
+    with _cache():
         return _njit(
             cache=_CACHE_DIR is not None, nogil=True, boundscheck=False, error_model="numpy"
         )(function)
-    finally:
-        _config.CACHE_DIR = before
+
+
+def c_function(function: Callable[..., Any], signature: Any) -> Any:
+    """Compile now, or load from the cache; `.address` is where C finds it."""
+    with _cache():
+        return _cfunc(
+            signature, cache=_CACHE_DIR is not None, boundscheck=False, error_model="numpy"
+        )(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:

@@ -1,7 +1,7 @@
 """Raw memory inside numba code: int64 addresses to integers, buffers, copies and prefetches."""
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import cgutils, errors, types
 
 from octavo.kernels.cpu import lanes
 from octavo.kernels.cpu.jit import intrinsic
@@ -27,6 +27,30 @@ def read_i64(typing, address, index):
         return builder.load(lanes.pointer(builder, address, index, 8, I64))
 
     return i64(i64, i64), generate
+
+
+@intrinsic
+def unpacked(typing, args, count):
+    """The first `count` (a literal) of a kernel's arguments, as a tuple of int64."""
+    if not isinstance(count, types.IntegerLiteral):
+        raise errors.RequireLiteralValue("count must be a literal")
+    numbers = types.UniTuple(i64, count.literal_value)
+
+    def generate(context, builder, signature, args):
+        kind = context.get_value_type(numbers)
+        return builder.load(builder.inttoptr(args[0], kind.as_pointer()), align=8)
+
+    return numbers(i64, count), generate
+
+
+@intrinsic
+def float_of(typing, number):
+    """The float32 among a kernel's arguments (see team.float_bits)."""
+
+    def generate(context, builder, signature, args):
+        return builder.bitcast(builder.trunc(args[0], I32), lanes.F32)
+
+    return types.float32(i64), generate
 
 
 @intrinsic
