@@ -130,6 +130,8 @@ class Team:
         try:
             for index, helper in enumerate(helpers):
                 self._start(index, helper)
+            with self.at_work():  # compiled, or loaded, by now
+                pass
         except BaseException:
             self.close()
             raise
