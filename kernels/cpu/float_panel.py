@@ -9,10 +9,12 @@
 
 Weights become float32 in registers. A sum is one chain of FMAs over the depth, from zero, whatever
 the number of rows or panels: its bits depend on the row and the output alone. Registers hold rows *
-width sums: 6 x 1 fill the sixteen of AVX2 (a vector is two), 6 x 4 the thirty-two of AVX-512.
-While a panel is multiplied, the one that follows is fetched: 54 -> 64 GFLOP/s at eight rows.
+width sums: 6 x 1 fill the sixteen of AVX2 (a vector is two; pairs need two more, so 5 x 1: at 512
+rows 78 GFLOP/s against 57), 6 x 4 the thirty-two of AVX-512. While a panel is multiplied, the one
+that follows is fetched: at 8 rows 64 GFLOP/s instead of 54.
 """
 
+import numpy as np
 import torch
 from llvmlite import binding, ir
 from numba.core import cgutils, types
@@ -20,6 +22,7 @@ from numba.core import cgutils, types
 from octavo.kernels.cpu import lanes
 from octavo.kernels.cpu.jit import intrinsic
 from octavo.kernels.cpu.lanes import F32, I32, I64, LANES
+from octavo.kernels.cpu.vector import FORMATS
 
 i64 = types.int64
 PANEL_ROWS = 6
@@ -28,6 +31,11 @@ IS_WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
 # Panels at once for each number of rows: enough sums to hide an FMA's latency, or one panel, which
 # then stays in the L1 cache for the next rows.
 WIDTHS = {r: WIDE if IS_WIDE else {1: 4, 2: 2}.get(r, 1) for r in range(1, PANEL_ROWS + 1)}
+
+
+def most_rows(format: np.generic) -> int:
+    """Rows of a tile whose sums stay in registers."""
+    return PANEL_ROWS - 1 if format is FORMATS[torch.bfloat16] and not IS_WIDE else PANEL_ROWS
 
 
 def pack_panels(weight: torch.Tensor) -> torch.Tensor:

@@ -1,50 +1,50 @@
 """Linear layers in float32 arithmetic, their weights kept once in their own dtype.
 
-    x [T, K]  --widen-->  float32, blocks of rows that fit the L2 cache
-    for each block, for each panel of 16 outputs, for each six rows:  float_panel  --> out [T, N]
+    for each block of rows that fits the L2 cache:  x --widen--> float32
+        for each panel of 16 outputs, for each six rows:  float_panel  --> out [T, N]
 
 For CPUs that cannot multiply 16-bit floats themselves, and for float32. A block and a panel are an
-item of the team's work. Each sum has one order: see float_panel.py.
+item of the team's work; whoever takes a chunk widens its rows. Each sum has one order: see
+float_panel.py.
 """
+
+import functools
+from dataclasses import dataclass
 
 import torch
 
-from octavo.kernels.cpu import team
 from octavo.kernels.cpu.float_panel import (
     IS_WIDE,
     PANEL_ROWS,
     WIDE,
     depths_of_step,
     float_panel,
+    most_rows,
     pack_panels,
 )
-from octavo.kernels.cpu.jit import inlined, jit
+from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
-from octavo.kernels.cpu.mailbox import run_kernel
 from octavo.kernels.cpu.memory import borrow, give_back, unpacked
+from octavo.kernels.cpu.team import kernel_per_format, run
 from octavo.kernels.cpu.vector import FLOAT, add, load, load_some, store, store_some
 
 LINE = 64
+SUMS_BYTES = PANEL_ROWS * WIDE * LANES * 4
 BLOCK_BYTES = 384 * 1024  # of float32 rows
 CHUNK = 400_000  # products that are taken at once, some 10 us
-WIDEN_ROWS = 16
 
 
-@team.kernel_per_format
-def _widen(format):
-    def widen(args, first, last):
-        """Rows of x [num_rows, depth] to float32 [num_rows, padded], zeros at their ends."""
-        x, x_stride, out, depth, padded = unpacked(args, 5)
-        whole = depth // LANES * LANES
-        for row in range(first, last):
-            source, target = x + row * x_stride, out + row * padded * 4
-            for i in range(0, whole, LANES):
-                store(FLOAT, target, i, load(format, source, i))
-            if whole < padded:
-                rest = load_some(format, source, whole, depth - whole)
-                store_some(FLOAT, target, whole, padded - whole, rest)
-
-    return widen
+@inlined
+def _widen_rows(format, x, x_stride, num_rows, depth, target, padded):
+    """Rows of x [num_rows, depth] to float32 [num_rows, padded], zeros at their ends."""
+    whole = depth // LANES * LANES
+    for row in range(num_rows):
+        source, place = x + row * x_stride, target + row * padded * 4
+        for i in range(0, whole, LANES):
+            store(FLOAT, place, i, load(format, source, i))
+        if whole < padded:
+            rest = load_some(format, source, whole, depth - whole)
+            store_some(FLOAT, place, whole, padded - whole, rest)
 
 
 @inlined
@@ -67,69 +67,83 @@ def _panels_at_once(num_rows):
     return 2 if num_rows == 2 else 1
 
 
-@team.kernel_per_format
+@inlined
+def _multiply_block(format, most, rows, depth, layer, panels, sums, out):
+    """Panels (first, end) for the rows of one block, at most `most` at once.
+
+    rows: (address, stride, count); layer: (weight, bytes of a panel, bias); out: (address of the
+    first row, size, item bytes).
+    """
+    x, x_stride, count = rows
+    weight, panel_bytes, bias = layer
+    target, size, item = out
+    panel, end = panels
+    num_sets = (count + most - 1) // most
+    at_once = _panels_at_once(count)
+    while panel < end:
+        width = at_once if panel + at_once <= end else 1
+        place, column = weight + panel * panel_bytes, panel * LANES
+        row = 0
+        for s in range(num_sets):
+            num = count // num_sets + (1 if s < count % num_sets else 0)
+            source, result = x + row * x_stride, target + row * size * item
+            float_panel(format, source, x_stride, place, panel_bytes, depth, sums, num, width)
+            _finish_rows(format, sums, width, bias, result, size * item, num, column, size, item)
+            row += num
+        panel += width
+
+
+@kernel_per_format
 def _multiply(format):
+    has_floats = format is FLOAT
+    most = most_rows(format)
+
     def multiply(args, first, last):
-        """Items: num_panels panels of the first block of rows, then of the second ..."""
-        (x, x_stride, num_rows, depth, weight, panel_bytes, bias, out, size, item, block_rows) = (
-            unpacked(args, 11)
+        """Items: the panels of the first block of rows, then of the second ..."""
+        x, x_stride, num_rows, depth, weight, panel_bytes, bias, out, size, item = unpacked(
+            args, 10
         )
+        block_rows, padded = unpacked(args + 10 * 8, 2)
         num_panels = (size + LANES - 1) // LANES
-        room = borrow(PANEL_ROWS * WIDE * LANES * 4 + LINE)
+        room_for_rows = 0 if has_floats else block_rows * padded * 4
+        room = borrow(SUMS_BYTES + room_for_rows + LINE)
         sums = (room + LINE - 1) // LINE * LINE
+        wide = sums + SUMS_BYTES
         while first < last:
             block = first // num_panels
-            end = min(last, (block + 1) * num_panels)
             begin = block * block_rows
             count = min(block_rows, num_rows - begin)
-            num_sets = (count + PANEL_ROWS - 1) // PANEL_ROWS
-            at_once = _panels_at_once(count)
-            while first < end:
-                panel = first - block * num_panels
-                width = at_once if first + at_once <= end else 1
-                row = begin
-                for s in range(num_sets):
-                    rows = count // num_sets + (1 if s < count % num_sets else 0)
-                    source, target = x + row * x_stride, out + row * size * item
-                    place = weight + panel * panel_bytes
-                    float_panel(
-                        format, source, x_stride, place, panel_bytes, depth, sums, rows, width
-                    )
-                    column = panel * LANES
-                    _finish_rows(
-                        format, sums, width, bias, target, size * item, rows, column, size, item
-                    )
-                    row += rows
-                first += width
+            panels = first - block * num_panels, min(num_panels, last - block * num_panels)
+            source, stride = x + begin * x_stride, x_stride
+            if not has_floats:
+                _widen_rows(format, source, stride, count, depth, wide, padded)
+                source, stride = wide, padded * 4
+            rows, layer = (source, stride, count), (weight, panel_bytes, bias)
+            target = out + begin * size * item, size, item
+            _multiply_block(format, most, rows, depth, layer, panels, sums, target)
+            first += panels[1] - panels[0]
         give_back(room)
 
     return multiply
 
 
-@jit
-def _linear(mailbox, kernels, x, x_stride, num_rows, depth, layer, out, size, item):
-    """kernels: addresses (widen, multiply), 0 for rows that are float32 already;
-    layer: (weight, bytes of a panel, bias [panels * 16] float32, depths of a step)."""
-    widen, multiply = kernels
-    weight, panel_bytes, bias, depths = layer
-    padded = (depth + depths - 1) // depths * depths
-    num_blocks = max(1, (num_rows * padded * 4 + BLOCK_BYTES - 1) // BLOCK_BYTES)
-    block_rows = max(1, (num_rows + num_blocks - 1) // num_blocks)
-    num_blocks = (num_rows + block_rows - 1) // block_rows
-    items = num_blocks * ((size + LANES - 1) // LANES)
-    grain = max(1, CHUNK // (LANES * depth * max(block_rows, PANEL_ROWS)))
-    grain = max(grain, min(8 * grain, items // 32))
-    if IS_WIDE or block_rows <= 2:
-        grain = (grain + WIDE - 1) // WIDE * WIDE
-    room, wide, wide_stride = 0, x, x_stride
-    if widen != 0:
-        room = borrow(num_rows * padded * 4 + LINE)
-        wide, wide_stride = (room + LINE - 1) // LINE * LINE, padded * 4
-        run_kernel(mailbox, widen, (x, x_stride, wide, depth, padded), num_rows, WIDEN_ROWS)
-    args = (wide, wide_stride, num_rows, depth, weight, panel_bytes, bias, out, size, item)
-    run_kernel(mailbox, multiply, (*args, block_rows), items, grain)
-    if widen != 0:
-        give_back(room)
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """How a number of rows becomes items of work."""
+
+    block_rows: int
+    num_items: int
+    grain: int
+
+
+@functools.lru_cache(maxsize=4096)
+def _split(num_rows: int, depth: int, num_panels: int) -> _Split:
+    """Blocks of equal size; chunks long enough to be worth widening their rows for."""
+    num_blocks = -(-num_rows * depth * 4 // BLOCK_BYTES) or 1
+    block_rows = -(-num_rows // num_blocks) or 1
+    num_items = -(-num_rows // block_rows) * num_panels
+    grain = max(WIDE, CHUNK // (LANES * depth * max(block_rows, PANEL_ROWS)) // WIDE * WIDE)
+    return _Split(block_rows, num_items, max(grain, min(8 * grain, num_items // 32)))
 
 
 class PanelLinear:
@@ -143,11 +157,10 @@ class PanelLinear:
         self._bias = torch.zeros(self._weight.shape[0] * LANES)
         if bias is not None:
             self._bias[: self._size] = bias
-        widen = 0 if self._dtype == torch.float32 else _widen(self._dtype).address
-        self._kernels = (widen, _multiply(self._dtype).address)
+        self._code = _multiply(self._dtype)
         panel_bytes = self._weight[0].numel() * self._item_bytes
-        depths = depths_of_step(self._dtype)
-        self._layer = (self._weight.data_ptr(), panel_bytes, self._bias.data_ptr(), depths)
+        self._layer = (self._weight.data_ptr(), panel_bytes, self._bias.data_ptr())
+        self._padded = self._weight.shape[1] * depths_of_step(self._dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         num_rows, depth = x.shape
@@ -157,16 +170,10 @@ class PanelLinear:
             )
         x = x if x.stride(1) == 1 else x.contiguous()
         out = torch.empty((num_rows, self._size), dtype=self._dtype)
-        _linear(
-            team.mailbox(),
-            self._kernels,
-            x.data_ptr(),
-            x.stride(0) * self._item_bytes,
-            num_rows,
-            depth,
-            self._layer,
-            out.data_ptr(),
-            self._size,
-            self._item_bytes,
-        )
+        split = _split(num_rows, depth, self._weight.shape[0])
+        item = self._item_bytes
+        rows = (x.data_ptr(), x.stride(0) * item, num_rows, depth)
+        result = (out.data_ptr(), self._size, item)
+        args = (*rows, *self._layer, *result, split.block_rows, self._padded)
+        run(self._code, args, split.num_items, split.grain)
         return out
