@@ -60,7 +60,7 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     rows, both = gate_up.shape
     size, dtype = both // 2, gate_up.dtype
     code = _silu_mul(dtype)
-    out = torch.empty((rows, size), dtype=dtype)
+    out = gate_up.new_empty((rows, size))
     item = gate_up.element_size()
     args = (gate_up.data_ptr(), gate_up.stride(0) * item, out.data_ptr(), size, item)
     run(code, args, rows, CHUNK // size + 1)

@@ -95,7 +95,7 @@ def _launch(
 ) -> torch.Tensor:
     dtype, item = x.dtype, x.element_size()
     code = _rms_norm(dtype)
-    out = torch.empty(x.shape, dtype=dtype)
+    out = x.new_empty(x.shape)
     *outer, size = x.shape
     *strides, _ = x.stride()
     inner = outer[-1] if outer else 1

@@ -6,6 +6,10 @@
 For CPUs that cannot multiply 16-bit floats themselves, and for float32. A block and a panel are an
 item of the team's work; whoever takes a chunk widens its rows. Each sum has one order: see
 float_panel.py.
+
+One thread of a Zen 3 core that others kept busy, ms of CPU time per SmolLM2-135M layer (q-k-v, o,
+gate-up, down) for 1 / 8 / 32 rows: bfloat16 0.52 / 1.04 / 3.2, float32 0.99 / 1.9 / 3.9; oneDNN's
+packed float32 1.8 / 2.7 / 5.2. From 8 rows on 80 to 89 GFLOP/s, of some 100.
 """
 
 import functools
@@ -138,12 +142,13 @@ class _Split:
 
 @functools.lru_cache(maxsize=4096)
 def _split(num_rows: int, depth: int, num_panels: int) -> _Split:
-    """Blocks of equal size; chunks long enough to be worth widening their rows for."""
+    """Blocks of equal size; longer chunks where there are many, short of 200 us."""
     num_blocks = -(-num_rows * depth * 4 // BLOCK_BYTES) or 1
     block_rows = -(-num_rows // num_blocks) or 1
     num_items = -(-num_rows // block_rows) * num_panels
-    grain = max(WIDE, CHUNK // (LANES * depth * max(block_rows, PANEL_ROWS)) // WIDE * WIDE)
-    return _Split(block_rows, num_items, max(grain, min(8 * grain, num_items // 32)))
+    products = LANES * depth * max(block_rows, PANEL_ROWS)
+    grain = max(WIDE, CHUNK // products // WIDE * WIDE)
+    return _Split(block_rows, num_items, max(grain, min(8 * CHUNK // products, num_items // 32)))
 
 
 class PanelLinear:
@@ -169,7 +174,7 @@ class PanelLinear:
                 f"x must be [T, {self._depth}] {self._dtype}, got {list(x.shape)} {x.dtype}"
             )
         x = x if x.stride(1) == 1 else x.contiguous()
-        out = torch.empty((num_rows, self._size), dtype=self._dtype)
+        out = x.new_empty((num_rows, self._size))
         split = _split(num_rows, depth, self._weight.shape[0])
         item = self._item_bytes
         rows = (x.data_ptr(), x.stride(0) * item, num_rows, depth)
