@@ -27,13 +27,18 @@ class UnsupportedQuantization(ValueError):
 class Kernels(Protocol):
     """What a model's forward pass calls; kernels/reference.py says what each one computes."""
 
-    def store_kv(
+    def rotary_store_kv(
         self,
+        query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
         kv_layer: torch.Tensor,
         slot_mapping: torch.Tensor,
-    ) -> None: ...
+        norms: tuple[torch.Tensor, torch.Tensor] | None = None,
+        eps: float = 0.0,
+    ) -> torch.Tensor: ...
 
     def decode_attention(
         self,
@@ -71,10 +76,6 @@ class Kernels(Protocol):
     def add_rms_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]: ...
-
-    def rotary(
-        self, query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-    ) -> None: ...
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor: ...
 

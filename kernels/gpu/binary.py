@@ -23,12 +23,14 @@ from octavo.kernels.gpu.tiles import Arch
 
 TARGETS: dict[Arch, GPUTarget] = {
     "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_89": GPUTarget("cuda", 89, 32),
     "sm_90": GPUTarget("cuda", 90, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 # What one program may use; tiles.py keeps sm_80 below what its smaller relatives have, too.
 MAX_SHARED_BYTES: dict[Arch, int] = {
     "sm_80": 163 * 1024,
+    "sm_89": 99 * 1024,
     "sm_90": 227 * 1024,
     "gfx942": 64 * 1024,
 }

@@ -70,16 +70,17 @@ class _Loader:
 
     def _layer(self, index: int) -> LayerWeights:
         config = self.config
-        q_norm = k_norm = None
+        head_norms = None
         if config.qk_norm:
-            q_norm = self._tensor(layer_name(index, "self_attn.q_norm.weight"))
-            k_norm = self._tensor(layer_name(index, "self_attn.k_norm.weight"))
+            head_norms = (
+                self._tensor(layer_name(index, "self_attn.q_norm.weight")),
+                self._tensor(layer_name(index, "self_attn.k_norm.weight")),
+            )
         attention, mlp = layer_name(index, "self_attn."), layer_name(index, "mlp.")
         return LayerWeights(
             input_norm=self._tensor(layer_name(index, "input_layernorm.weight")),
             qkv=self._linear([f"{attention}{x}_proj" for x in "qkv"], config.qkv_bias),
-            q_norm=q_norm,
-            k_norm=k_norm,
+            head_norms=head_norms,
             o=self._linear([f"{attention}o_proj"], config.o_bias),
             post_attention_norm=self._tensor(layer_name(index, "post_attention_layernorm.weight")),
             gate_up=self._linear([f"{mlp}gate_proj", f"{mlp}up_proj"], config.mlp_bias),
