@@ -24,6 +24,10 @@ class UnsupportedQuantization(ValueError):
     """A device has no kernels for weights kept so."""
 
 
+class UnsupportedKvDtype(ValueError):
+    """A device has no kernels for a cache of this dtype."""
+
+
 class Kernels(Protocol):
     """What a model's forward pass calls; kernels/reference.py says what each one computes."""
 
@@ -110,3 +114,14 @@ def packer_for(kernels: Kernels, device: torch.device, quantization: str | None)
 
         return int8_linear.pack_linear
     raise UnsupportedQuantization(f"quantization {quantization} does not run on {device.type}")
+
+
+def check_kv_dtype(device: torch.device, kv_dtype: torch.dtype) -> None:
+    """Raise UnsupportedKvDtype if device's kernels cannot keep their cache so."""
+    if kv_dtype != torch.float8_e4m3fn:
+        return
+    if device.type != "cuda" or torch.version.hip is not None:
+        raise UnsupportedKvDtype(f"an fp8 cache needs an NVIDIA GPU, not {device.type}")
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 9):
+        raise UnsupportedKvDtype(f"an fp8 cache needs a GPU of 8.9 or later, not {capability}")

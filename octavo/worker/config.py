@@ -29,6 +29,9 @@ class WorkerConfig:
     )
     redis_url: str | None = field(default=None, metadata={"help": "Default: no Redis."})
     dtype: str = field(default="auto", metadata={"help": "auto, float32, bfloat16 or float16."})
+    kv_dtype: str = field(
+        default="auto", metadata={"help": "auto (as dtype) or fp8 (GPU, 8.9 or later)."}
+    )
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda."})
     quantization: str | None = field(
         default=None, metadata={"help": "int8 (CPU only); default: weights as dtype says."}
@@ -89,6 +92,7 @@ class WorkerConfig:
         return EngineConfig(
             model=self.model,
             dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
             device=self.device,
             quantization=self.quantization,
             block_size=self.block_size,
