@@ -18,7 +18,7 @@ import triton.language as tl
 from octavo.kernels.gpu.kv_tile import NOTHING_SEEN, attend, load_tile
 from octavo.kernels.gpu.launch import Launch
 from octavo.kernels.gpu.paged_attention import PagedAttention, Partials
-from octavo.kernels.gpu.tiles import Gpu, decode_tile, gpu_of
+from octavo.kernels.gpu.tiles import Gpu, Tile, decode_tile, gpu_of
 
 MAX_SPLITS = 128
 # Fewer tokens than this are not worth a split of their own; more than that are not left to one
@@ -180,21 +180,25 @@ def choose_num_splits(num_programs: int, max_tokens: int, num_cores: int) -> int
     return max(1, min(wanted, max_tokens // MIN_SPLIT_TOKENS, MAX_SPLITS))
 
 
-def plan_decode_attention(out: torch.Tensor, call: PagedAttention, gpu: Gpu) -> list[Launch]:
-    """The launches of one call: one kernel, or the split kernel and the merge.
-
-    Grids follow from the shapes of queries and tables alone, so that a captured graph serves every
-    length up to the table's width.
-    """
-    num_seqs, num_heads, head_dim = call.query.shape
+def decode_splits(call: PagedAttention, gpu: Gpu) -> int:
+    """By the shapes of queries and tables alone, so that a captured graph serves every length up to
+    the table's width."""
     max_tokens = call.max_tokens
     if call.sliding_window > 0:
         max_tokens = min(max_tokens, call.sliding_window)
-    num_splits = choose_num_splits(max(num_seqs, 1) * call.num_kv_heads, max_tokens, gpu.num_cores)
+    num_programs = max(len(call.query), 1) * call.num_kv_heads
+    return choose_num_splits(num_programs, max_tokens, gpu.num_cores)
+
+
+def plan_decode_attention(
+    out: torch.Tensor, call: PagedAttention, tile: Tile, num_splits: int
+) -> list[Launch]:
+    """The launches of one call: one kernel, or the split kernel and the merge."""
+    num_seqs, num_heads, _ = call.query.shape
     if num_splits == 1:
-        return [plan_split_attention(Partials(out, out), call, 1, gpu)]
+        return [plan_split_attention(Partials(out, out), call, 1, tile)]
     partials = Partials.empty(call, num_splits)
-    attention = plan_split_attention(partials, call, num_splits, gpu)
+    attention = plan_split_attention(partials, call, num_splits, tile)
     constants = ("HEAD_DIM", "HEAD_DIM_PAD", "WINDOW", "BLOCK_N", "MIN_TILES")
     merge = Launch(
         kernel=_merge_splits_kernel,
@@ -216,7 +220,7 @@ def plan_split_attention(
     partials: Partials,
     call: PagedAttention,
     num_splits: int,
-    gpu: Gpu,
+    tile: Tile,
     shared_lens: torch.Tensor | None = None,
     first_slot: int = 0,
 ) -> Launch:
@@ -225,7 +229,6 @@ def plan_split_attention(
     With one split and no shared_lens, `partials.out` is the result itself.
     """
     is_partial = num_splits > 1 or shared_lens is not None
-    tile = decode_tile(gpu, call.head_dim_pad, call.query.dtype)
     return Launch(
         kernel=_decode_attention_kernel,
         grid=(call.query.shape[0], call.num_kv_heads, num_splits),
@@ -264,6 +267,8 @@ def decode_attention(
     call.check()
     assert seq_lens.shape == query.shape[:1], (seq_lens.shape, query.shape)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    for launch in plan_decode_attention(out, call, gpu_of(query.device)):
+    gpu = gpu_of(query.device)
+    tile = decode_tile(gpu, call.head_dim_pad, query.dtype)
+    for launch in plan_decode_attention(out, call, tile, decode_splits(call, gpu)):
         launch.run()
     return out

@@ -18,7 +18,7 @@ import triton.language as tl
 from octavo.kernels.gpu.kv_tile import NOTHING_SEEN, attend, load_tile
 from octavo.kernels.gpu.launch import Launch
 from octavo.kernels.gpu.paged_attention import PagedAttention
-from octavo.kernels.gpu.tiles import Gpu, gpu_of, prefill_tile
+from octavo.kernels.gpu.tiles import Tile, gpu_of, prefill_tile
 
 
 @triton.jit
@@ -123,11 +123,10 @@ def _prefill_attention_kernel(
 
 
 def plan_prefill_attention(
-    out: torch.Tensor, call: PagedAttention, query_start: torch.Tensor, gpu: Gpu
+    out: torch.Tensor, call: PagedAttention, query_start: torch.Tensor, tile: Tile
 ) -> Launch:
     """The launch of one call."""
     num_tokens = call.query.shape[0]
-    tile = prefill_tile(gpu, call.head_dim_pad, call.query.dtype)
     num_programs = num_tokens // (call.block_m(tile) // call.group) + call.num_seqs
     return Launch(
         kernel=_prefill_attention_kernel,
@@ -160,5 +159,6 @@ def prefill_attention(
     assert query_start.dtype == torch.int32 and query_start.is_contiguous()
     assert query_start.shape[0] == seq_lens.shape[0] + 1, (query_start.shape, seq_lens.shape)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    plan_prefill_attention(out, call, query_start, gpu_of(query.device)).run()
+    tile = prefill_tile(gpu_of(query.device), call.head_dim_pad, query.dtype)
+    plan_prefill_attention(out, call, query_start, tile).run()
     return out

@@ -191,7 +191,8 @@ def plan_grouped_decode_attention(
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
-    own = plan_split_attention(partials, call, own_splits, gpu, groups.shared_lens, first_own)
+    own_tile = decode_tile(gpu, call.head_dim_pad, call.query.dtype)
+    own = plan_split_attention(partials, call, own_splits, own_tile, groups.shared_lens, first_own)
     merge = Launch(
         kernel=_merge_partials_kernel,
         grid=(num_seqs, num_heads),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from octavo.kernels.gpu.decode_attention import plan_decode_attention
+from octavo.kernels.gpu.decode_attention import decode_splits, plan_decode_attention
 from octavo.kernels.gpu.kv_tile import FP8
 from octavo.kernels.gpu.launch import Launch
 from octavo.kernels.gpu.paged_attention import PagedAttention
@@ -21,7 +21,7 @@ from octavo.kernels.gpu.rms_norm import plan_rms_norm
 from octavo.kernels.gpu.rotary_store import plan_rotary_store
 from octavo.kernels.gpu.shared_attention import plan_grouped_decode_attention
 from octavo.kernels.gpu.silu_mul import plan_silu_mul
-from octavo.kernels.gpu.tiles import Arch, Gpu
+from octavo.kernels.gpu.tiles import Arch, Gpu, decode_tile, prefill_tile
 from octavo.kernels.prefix_groups import PrefixGroups
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
@@ -97,7 +97,8 @@ def _attention(
         shape = f"D {head_dim}, group {paging.group}, block {paging.block_size}"
         shape += f", window {paging.sliding_window}"
         merge_shape = f"D {head_dim}, window {paging.sliding_window}"
-        launches = plan_decode_attention(call.query, call, gpu)
+        tile = decode_tile(gpu, call.head_dim_pad, dtype)
+        launches = plan_decode_attention(call.query, call, tile, decode_splits(call, gpu))
         split = ", split" if len(launches) == 2 else ""
         yield _variant(launches[0], name, shape + split)
         for merge in launches[1:]:
@@ -110,7 +111,8 @@ def _attention(
             yield _variant(merge, _dtype_name(dtype, dtype), merge_shape)
         query = _tensor(NUM_TOKENS, *call.query.shape[1:], dtype=dtype)
         query_start = _tensor(NUM_SEQS + 1, dtype=torch.int32)
-        prefill = plan_prefill_attention(query, replace(call, query=query), query_start, gpu)
+        tile = prefill_tile(gpu, call.head_dim_pad, dtype)
+        prefill = plan_prefill_attention(query, replace(call, query=query), query_start, tile)
         yield _variant(prefill, name, shape)
 
 

@@ -43,6 +43,9 @@ class WorkerConfig:
     kv_cache_bytes: int | None = field(
         default=None, metadata={"help": "Memory budget of the pool on a CPU."}
     )
+    cuda_graphs: bool = field(
+        default=True, metadata={"help": "Replay decode steps on a GPU instead of launching them."}
+    )
     gpu_memory_utilization: float = field(
         default=0.9, metadata={"help": "Share of a GPU for weights, activations and KV."}
     )
@@ -99,6 +102,7 @@ class WorkerConfig:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
+            cuda_graphs=self.cuda_graphs,
             gpu_memory_utilization=self.gpu_memory_utilization,
             kv_cache_bytes=self.kv_cache_bytes,
             num_blocks=self.num_blocks,
