@@ -8,7 +8,7 @@ from time import monotonic
 import torch
 from cases import Case
 
-from octavo.kernels.gpu.decode_attention import decode_splits, plan_decode_attention
+from octavo.kernels.gpu.decode_attention import MAX_SPLITS, decode_splits, plan_decode_attention
 from octavo.kernels.gpu.launch import Launch
 from octavo.kernels.gpu.prefill_attention import plan_prefill_attention
 from octavo.kernels.gpu.tiles import Tile, decode_tile, gpu_of, prefill_tile
@@ -60,7 +60,7 @@ def candidates(case: Case) -> Iterator[Candidate]:
         decode_tile(gpu, call.head_dim_pad, call.query.dtype),
         decode_splits(call, gpu),
     )
-    splits = sorted({max(1, own_splits // 2), own_splits, 2 * own_splits})
+    splits = sorted({max(1, own_splits // 2), own_splits, min(2 * own_splits, MAX_SPLITS)})
     ways = list(itertools.product(DECODE_TILES, splits))
     default = (own, own_splits)
     for tile, num_splits in [default, *(way for way in ways if way != default)]:

@@ -42,7 +42,7 @@ class PagedAttention:
         assert head_dim <= MAX_HEAD_DIM, head_dim
         assert query.stride(2) == 1 and kv_layer.stride(4) == 1, (query.stride(), kv_layer.stride())
         assert block_tables.dtype == torch.int32 and block_tables.stride(1) == 1
-        assert block_tables.shape[0] == self.seq_lens.shape[0], (block_tables.shape, self.seq_lens)
+        assert block_tables.shape[0] == self.seq_lens.shape[0], block_tables.shape
         assert self.seq_lens.dtype == torch.int32 and self.seq_lens.is_contiguous()
         assert self.scale > 0, self.scale
 
