@@ -4,7 +4,7 @@ PROTOS = $(shell find protos -name '*.proto')
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 FOLDERS = octavo router prefill_worker decode_worker kernels tests bench simulator
 
-.PHONY: install protos format check test exact kernels simulate bench-serve bench-paper bench-rag bench-shared-prefix
+.PHONY: install protos format check test exact kernels simulate bench-serve bench-paper bench-rag bench-gpu bench-shared-prefix
 
 install:  ## make .venv with everything development needs
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade pip && $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
@@ -43,6 +43,9 @@ bench-paper:  ## the PagedAttention paper's tables, its figures beside ours
 
 bench-rag:  ## one document, many questions
 	$(BIN)/python bench/rag.py $(ARGS)
+
+bench-gpu:  ## every GPU kernel against float64, this GPU's ceilings and others' kernels
+	$(BIN)/python bench/gpu $(ARGS)
 
 bench-shared-prefix:  ## decode attention over shared blocks, kernel alone
 	$(BIN)/python bench/shared_prefix.py $(ARGS)

@@ -66,13 +66,15 @@ def print_table(arch: Arch, rows: list[Row]) -> None:
     table = Table(title=f"{arch} (shared memory up to {MAX_SHARED_BYTES[arch] // 1024} KiB)")
     for name in ("kernel", "dtype", "shape"):
         table.add_column(name, no_wrap=True)
-    for name in ("registers", "spills", "shared KiB", "mma", copies):
+    for name in ("registers", "spills", "shared KiB", "programs/core", "mma", copies):
         table.add_column(name, justify="right")
     for row in rows:
         binary = row.binary
         table.add_row(
             row.kernel, row.dtype, row.shape, str(binary.num_registers), str(binary.num_spilled),
-            f"{binary.shared_bytes / 1024:.1f}", str(binary.num_mma), str(binary.num_async_copies),
+            f"{binary.shared_bytes / 1024:.1f}",
+            "" if arch == "gfx942" else str(binary.programs_per_core),
+            str(binary.num_mma), str(binary.num_async_copies),
             style="red" if binary.problems else None,
         )  # fmt: skip
     Console(width=None if sys.stdout.isatty() else 140).print(table)
@@ -81,7 +83,14 @@ def print_table(arch: Arch, rows: list[Row]) -> None:
 def write_json(path: Path, rows: list[Row]) -> None:
     path.write_text(
         json.dumps(
-            [asdict(row) | {"problems": row.binary.problems} for row in rows],
+            [
+                asdict(row)
+                | {
+                    "problems": row.binary.problems,
+                    "programs_per_core": row.binary.programs_per_core,
+                }
+                for row in rows
+            ],
             indent=1,
         )
     )

@@ -19,8 +19,13 @@ def store_kv(
 ) -> None:
     """Write key[t] and value[t] into slot slot_mapping[t]; negative slots are skipped.
 
-    key, value: [T, num_kv_heads, head_dim]; slot_mapping: [T] int64.
+    key, value: [T, num_kv_heads, head_dim]; slot_mapping: [T] int64. A float8_e4m3fn cache takes
+    what its numbers can hold: beyond +-448 they end.
     """
+    if kv_layer.dtype == torch.float8_e4m3fn:
+        most = torch.finfo(torch.float8_e4m3fn).max
+        key = key.clamp(-most, most).to(torch.float8_e4m3fn)
+        value = value.clamp(-most, most).to(torch.float8_e4m3fn)
     block_size = kv_layer.shape[3]
     kept = slot_mapping >= 0
     slots = slot_mapping[kept]
@@ -169,6 +174,29 @@ def rotary(query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch
         # Both halves before either is written: in float32 they are views of x.
         rotated = (first * c - second * s, second * c + first * s)
         x[..., :half], x[..., half : 2 * half] = rotated[0].to(x.dtype), rotated[1].to(x.dtype)
+
+
+def rotary_store_kv(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    kv_layer: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    norms: tuple[torch.Tensor, torch.Tensor] | None = None,
+    eps: float = 0.0,
+) -> torch.Tensor:
+    """Everything between a layer's projection and its attention: rms_norm of each query and key
+    head by `norms` (query's and key's [head_dim]) if given, rotary, store_kv.
+
+    Returns the queries, which may lie in `query`'s memory; `key` may be overwritten.
+    """
+    if norms is not None:
+        query, key = rms_norm(query, norms[0], eps), rms_norm(key, norms[1], eps)
+    rotary(query, key, cos, sin)
+    store_kv(key, value, kv_layer, slot_mapping)
+    return query
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -24,16 +24,25 @@ class UnsupportedQuantization(ValueError):
     """A device has no kernels for weights kept so."""
 
 
+class UnsupportedKvDtype(ValueError):
+    """A device has no kernels for a cache of this dtype."""
+
+
 class Kernels(Protocol):
     """What a model's forward pass calls; kernels/reference.py says what each one computes."""
 
-    def store_kv(
+    def rotary_store_kv(
         self,
+        query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
         kv_layer: torch.Tensor,
         slot_mapping: torch.Tensor,
-    ) -> None: ...
+        norms: tuple[torch.Tensor, torch.Tensor] | None = None,
+        eps: float = 0.0,
+    ) -> torch.Tensor: ...
 
     def decode_attention(
         self,
@@ -72,10 +81,6 @@ class Kernels(Protocol):
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
-    def rotary(
-        self, query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-    ) -> None: ...
-
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor: ...
 
     def pack_linear(
@@ -109,3 +114,14 @@ def packer_for(kernels: Kernels, device: torch.device, quantization: str | None)
 
         return int8_linear.pack_linear
     raise UnsupportedQuantization(f"quantization {quantization} does not run on {device.type}")
+
+
+def check_kv_dtype(device: torch.device, kv_dtype: torch.dtype) -> None:
+    """Raise UnsupportedKvDtype if device's kernels cannot keep their cache so."""
+    if kv_dtype != torch.float8_e4m3fn:
+        return
+    if device.type != "cuda" or torch.version.hip is not None:
+        raise UnsupportedKvDtype(f"an fp8 cache needs an NVIDIA GPU, not {device.type}")
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 9):
+        raise UnsupportedKvDtype(f"an fp8 cache needs a GPU of 8.9 or later, not {capability}")

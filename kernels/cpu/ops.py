@@ -24,10 +24,30 @@ __all__ = [
     "prefill_attention",
     "rms_norm",
     "rotary",
+    "rotary_store_kv",
     "silu_mul",
     "store_kv",
     "warm_up",
 ]
+
+
+def rotary_store_kv(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    kv_layer: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    norms: tuple[torch.Tensor, torch.Tensor] | None = None,
+    eps: float = 0.0,
+) -> torch.Tensor:
+    """As `reference.rotary_store_kv`."""
+    if norms is not None:
+        query, key = rms_norm(query, norms[0], eps), rms_norm(key, norms[1], eps)
+    rotary(query, key, cos, sin)
+    store_kv(key, value, kv_layer, slot_mapping)
+    return query
 
 
 def warm_up(dtype: torch.dtype) -> None:

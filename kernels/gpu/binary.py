@@ -23,15 +23,20 @@ from octavo.kernels.gpu.tiles import Arch
 
 TARGETS: dict[Arch, GPUTarget] = {
     "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_89": GPUTarget("cuda", 89, 32),
     "sm_90": GPUTarget("cuda", 90, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 # What one program may use; tiles.py keeps sm_80 below what its smaller relatives have, too.
 MAX_SHARED_BYTES: dict[Arch, int] = {
     "sm_80": 163 * 1024,
+    "sm_89": 99 * 1024,
     "sm_90": 227 * 1024,
     "gfx942": 64 * 1024,
 }
+REGISTERS_PER_CORE = 65_536
+RESERVED_SHARED_BYTES = 1024  # the driver's, of every program
+WARPS_PER_CORE: dict[Arch, int] = {"sm_80": 48, "sm_89": 48, "sm_90": 64, "gfx942": 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,20 @@ class Binary:
     num_spilled: int  # bytes on NVIDIA, registers on AMD
     shared_bytes: int
     num_mma: int
+    num_wgmma: int  # of num_mma: Hopper's, a whole warp group's product
     num_async_copies: int
+    num_warps: int
+
+    @property
+    def programs_per_core(self) -> int:
+        """How many run on one core at once, by registers, shared memory and threads; NVIDIA."""
+        warp_registers = -(-self.num_registers // 8) * 8 * 32
+        return min(
+            REGISTERS_PER_CORE // (warp_registers * self.num_warps),
+            (MAX_SHARED_BYTES[self.arch] + RESERVED_SHARED_BYTES)
+            // (self.shared_bytes + RESERVED_SHARED_BYTES),
+            WARPS_PER_CORE[self.arch] // self.num_warps,
+        )
 
     @property
     def problems(self) -> list[str]:
@@ -99,7 +117,7 @@ def compile_for(launch: Launch, arch: Arch) -> Binary:
     """Compile the launch's kernel for arch; no device is needed."""
     compiled, log = _compile(launch, TARGETS[arch])
     if arch == "gfx942":
-        return _read_amd(arch, compiled.asm["amdgcn"], compiled.metadata.shared)
+        return _read_amd(arch, compiled.asm["amdgcn"], compiled.metadata)
     ptx = compiled.asm["ptx"]
     return Binary(
         arch=arch,
@@ -107,12 +125,19 @@ def compile_for(launch: Launch, arch: Arch) -> Binary:
         num_scalar_registers=0,
         num_spilled=_number(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log),
         shared_bytes=compiled.metadata.shared,
-        num_mma=len(re.findall(r"^\s*(?:@\S+ )?(?:wgmma\.mma_async|mma\.sync)", ptx, re.M)),
-        num_async_copies=len(re.findall(r"^\s*(?:@\S+ )?cp\.async\.c[ag]", ptx, re.M)),
+        num_mma=_count(r"(?:@\S+ )?(?:wgmma\.mma_async|mma\.sync)", ptx),
+        num_wgmma=_count(r"(?:@\S+ )?wgmma\.mma_async", ptx),
+        num_async_copies=_count(r"(?:@\S+ )?cp\.async\.c[ag]", ptx),
+        num_warps=launch.num_warps,
     )
 
 
-def _read_amd(arch: Arch, assembly: str, dynamic_bytes: int) -> Binary:
+def _count(instruction: str, assembly: str) -> int:
+    """Lines that begin so."""
+    return len(re.findall(rf"^\s*{instruction}", assembly, re.M))
+
+
+def _read_amd(arch: Arch, assembly: str, metadata: Any) -> Binary:
     """Shared memory is asked for at launch; the assembly's own count is what comes on top."""
     return Binary(
         arch=arch,
@@ -120,9 +145,9 @@ def _read_amd(arch: Arch, assembly: str, dynamic_bytes: int) -> Binary:
         num_scalar_registers=_number(r"\.sgpr_count:\s*(\d+)", assembly),
         num_spilled=_number(r"\.sgpr_spill_count:\s*(\d+)", assembly)
         + _number(r"\.vgpr_spill_count:\s*(\d+)", assembly),
-        shared_bytes=dynamic_bytes + _number(r"\.group_segment_fixed_size:\s*(\d+)", assembly),
-        num_mma=len(re.findall(r"^\s*v_mfma", assembly, re.M)),
-        num_async_copies=len(
-            re.findall(r"^\s*(?:buffer|global)_load\S* .*\blds\b", assembly, re.M)
-        ),
+        shared_bytes=metadata.shared + _number(r"\.group_segment_fixed_size:\s*(\d+)", assembly),
+        num_mma=_count("v_mfma", assembly),
+        num_wgmma=0,
+        num_async_copies=_count(r"(?:buffer|global)_load\S* .*\blds\b", assembly),
+        num_warps=metadata.num_warps,
     )

@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.gpu.kv_tile import NOTHING_SEEN, attend, load_tile
-from octavo.kernels.gpu.launch import Launch, needs_upcast
-from octavo.kernels.gpu.shapes import LOG2_E, check_attention
-from octavo.kernels.gpu.tiles import Gpu, decode_tile, gpu_of
+from octavo.kernels.gpu.launch import Launch
+from octavo.kernels.gpu.paged_attention import PagedAttention, Partials
+from octavo.kernels.gpu.tiles import Gpu, Tile, decode_tile, gpu_of
 
 MAX_SPLITS = 128
 # Fewer tokens than this are not worth a split of their own; more than that are not left to one
@@ -53,7 +53,7 @@ def _decode_attention_kernel(
     num_splits,
     num_slots,
     first_slot,  # of the partials, where those of this kernel begin
-    query_stride_seq,
+    query_stride_row,
     query_stride_head,
     kv_stride_block,
     kv_stride_value,
@@ -90,7 +90,7 @@ def _decode_attention_kernel(
     heads = kv_head * GROUP + members
     inside = (members < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
     query = tl.load(
-        query_ptr + seq * query_stride_seq + heads[:, None] * query_stride_head + dims[None, :],
+        query_ptr + seq * query_stride_row + heads[:, None] * query_stride_head + dims[None, :],
         mask=inside,
         other=0.0,
     )
@@ -106,7 +106,7 @@ def _decode_attention_kernel(
         start = tile * BLOCK_N
         key, value = load_tile(
             head_ptr, table_ptr, start, end, kv_stride_block, kv_stride_value, kv_stride_slot,
-            HEAD_DIM, HEAD_DIM_PAD, BLOCK_SIZE, BLOCK_N, True, UPCAST,
+            HEAD_DIM, HEAD_DIM_PAD, BLOCK_SIZE, BLOCK_N, True, query.dtype,
         )  # fmt: skip
         positions = start + tl.arange(0, BLOCK_N)
         seen = positions < end
@@ -180,44 +180,34 @@ def choose_num_splits(num_programs: int, max_tokens: int, num_cores: int) -> int
     return max(1, min(wanted, max_tokens // MIN_SPLIT_TOKENS, MAX_SPLITS))
 
 
+def decode_splits(call: PagedAttention, gpu: Gpu) -> int:
+    """By the shapes of queries and tables alone, so that a captured graph serves every length up to
+    the table's width."""
+    max_tokens = call.max_tokens
+    if call.sliding_window > 0:
+        max_tokens = min(max_tokens, call.sliding_window)
+    num_programs = max(len(call.query), 1) * call.num_kv_heads
+    return choose_num_splits(num_programs, max_tokens, gpu.num_cores)
+
+
 def plan_decode_attention(
-    out: torch.Tensor,
-    query: torch.Tensor,
-    kv_layer: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    scale: float,
-    sliding_window: int,
-    gpu: Gpu,
+    out: torch.Tensor, call: PagedAttention, tile: Tile, num_splits: int
 ) -> list[Launch]:
     """The launches of one call: one kernel, or the split kernel and the merge."""
-    num_seqs, num_heads, head_dim = query.shape
-    num_kv_heads, block_size = kv_layer.shape[2:4]
-    # The table's width bounds every length, and asking for the lengths would stop the stream.
-    max_tokens = block_tables.shape[1] * block_size
-    if sliding_window > 0:
-        max_tokens = min(max_tokens, sliding_window)
-    num_splits = choose_num_splits(max(num_seqs, 1) * num_kv_heads, max_tokens, gpu.num_cores)
-    partial, lse = out, out
-    if num_splits > 1:
-        rows = (num_seqs, num_heads, num_splits)
-        partial = torch.empty((*rows, head_dim), dtype=torch.float32, device=out.device)
-        lse = torch.empty(rows, dtype=torch.float32, device=out.device)
-    attention = plan_split_attention(
-        partial, lse, query, kv_layer, block_tables, seq_lens, scale, gpu,
-        sliding_window=sliding_window, num_splits=num_splits,
-    )  # fmt: skip
+    num_seqs, num_heads, _ = call.query.shape
     if num_splits == 1:
-        return [attention]
+        return [plan_split_attention(Partials(out, out), call, 1, tile)]
+    partials = Partials.empty(call, num_splits)
+    attention = plan_split_attention(partials, call, num_splits, tile)
     constants = ("HEAD_DIM", "HEAD_DIM_PAD", "WINDOW", "BLOCK_N", "MIN_TILES")
     merge = Launch(
         kernel=_merge_splits_kernel,
         grid=(num_seqs, num_heads),
         arguments={
             "out_ptr": out,
-            "partial_ptr": partial,
-            "lse_ptr": lse,
-            "seq_lens_ptr": seq_lens,
+            "partial_ptr": partials.out,
+            "lse_ptr": partials.lse,
+            "seq_lens_ptr": call.seq_lens,
             "num_splits": num_splits,
         },
         constants={name: attention.constants[name] for name in constants}
@@ -227,65 +217,37 @@ def plan_decode_attention(
 
 
 def plan_split_attention(
-    partial: torch.Tensor,
-    lse: torch.Tensor,
-    query: torch.Tensor,
-    kv_layer: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    scale: float,
-    gpu: Gpu,
-    *,
+    partials: Partials,
+    call: PagedAttention,
     num_splits: int,
-    sliding_window: int = 0,
+    tile: Tile,
     shared_lens: torch.Tensor | None = None,
     first_slot: int = 0,
 ) -> Launch:
     """Each sequence's tokens from shared_lens on, as partials from first_slot on.
 
-    With one split and no shared_lens, `partial` is the result itself.
+    With one split and no shared_lens, `partials.out` is the result itself.
     """
-    num_seqs, num_heads, head_dim = query.shape
-    num_kv_heads, block_size = kv_layer.shape[2:4]
-    group = num_heads // num_kv_heads
-    head_dim_pad = triton.next_power_of_2(head_dim)
-    tile = decode_tile(gpu, head_dim_pad, query.dtype)
     is_partial = num_splits > 1 or shared_lens is not None
     return Launch(
         kernel=_decode_attention_kernel,
-        grid=(num_seqs, num_kv_heads, num_splits),
-        arguments={
-            "out_ptr": partial,
-            "lse_ptr": lse,
-            "query_ptr": query,
-            "kv_ptr": kv_layer,
-            "block_tables_ptr": block_tables,
-            "seq_lens_ptr": seq_lens,
-            "shared_lens_ptr": seq_lens if shared_lens is None else shared_lens,
-            "scale_log2": scale * LOG2_E,
+        grid=(call.query.shape[0], call.num_kv_heads, num_splits),
+        arguments=call.arguments()
+        | {
+            "out_ptr": partials.out,
+            "lse_ptr": partials.lse,
+            "seq_lens_ptr": call.seq_lens,
+            "shared_lens_ptr": call.seq_lens if shared_lens is None else shared_lens,
             "num_splits": num_splits,
-            "num_slots": lse.shape[2],
+            "num_slots": partials.lse.shape[2],
             "first_slot": first_slot,
-            "query_stride_seq": query.stride(0),
-            "query_stride_head": query.stride(1),
-            "kv_stride_block": kv_layer.stride(0),
-            "kv_stride_value": kv_layer.stride(1),
-            "kv_stride_head": kv_layer.stride(2),
-            "kv_stride_slot": kv_layer.stride(3),
-            "table_stride": block_tables.stride(0),
         },
-        constants={
-            "GROUP": group,
-            "HEAD_DIM": head_dim,
-            "HEAD_DIM_PAD": head_dim_pad,
-            "BLOCK_SIZE": block_size,
-            "WINDOW": sliding_window,
-            "BLOCK_M": max(tile.block_m, triton.next_power_of_2(group)),
-            "BLOCK_N": tile.block_n,
+        constants=call.constants(tile)
+        | {
+            "WINDOW": call.sliding_window,
             "MIN_TILES": max(1, MIN_SPLIT_TOKENS // tile.block_n) if num_splits > 1 else 1,
             "SPLIT": is_partial,
             "SHARED": shared_lens is not None,
-            "UPCAST": needs_upcast(query.dtype),
         },
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
@@ -301,12 +263,12 @@ def decode_attention(
     sliding_window: int = 0,
 ) -> torch.Tensor:
     """See reference.decode_attention."""
-    check_attention(query, kv_layer, block_tables, seq_lens, scale)
+    call = PagedAttention(query, kv_layer, block_tables, seq_lens, scale, sliding_window)
+    call.check()
     assert seq_lens.shape == query.shape[:1], (seq_lens.shape, query.shape)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     gpu = gpu_of(query.device)
-    for launch in plan_decode_attention(
-        out, query, kv_layer, block_tables, seq_lens, scale, sliding_window, gpu
-    ):
+    tile = decode_tile(gpu, call.head_dim_pad, query.dtype)
+    for launch in plan_decode_attention(out, call, tile, decode_splits(call, gpu)):
         launch.run()
     return out

@@ -10,8 +10,12 @@ softmax (FlashAttention's recurrence in base 2).
 Scores are scaled by scale * log2(e), so that 2^x stands for e^x. Everything is float32.
 """
 
+import torch
 import triton
 import triton.language as tl
+
+FP8 = torch.float8_e4m3fn  # of a cache, never of a query
+FP8_MAX = tl.constexpr(448.0)
 
 # The running maximum of a row that has seen nothing: finite, so that subtracting a masked score
 # (-inf) from it gives a weight of 0 and never NaN.
@@ -32,9 +36,10 @@ def load_tile(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     MASKED: tl.constexpr,
-    UPCAST: tl.constexpr,
+    DTYPE: tl.constexpr,
 ):
-    """Returns key [HEAD_DIM_PAD, BLOCK_N] and value [BLOCK_N, HEAD_DIM_PAD]; padding is 0."""
+    """Returns key [HEAD_DIM_PAD, BLOCK_N] and value [BLOCK_N, HEAD_DIM_PAD] as DTYPE; padding
+    is 0."""
     dims = tl.arange(0, HEAD_DIM_PAD)
     lanes = tl.arange(0, BLOCK_N)
     if BLOCK_SIZE % BLOCK_N == 0:  # the tile lies within one block: one table entry
@@ -60,9 +65,7 @@ def load_tile(
     else:
         key = tl.load(key_ptrs)
         value = tl.load(value_ptrs)
-    if UPCAST:
-        key, value = key.to(tl.float32), value.to(tl.float32)
-    return key, value
+    return key.to(DTYPE), value.to(DTYPE)
 
 
 @triton.jit

@@ -4,10 +4,9 @@ from octavo.kernels.gpu.decode_attention import decode_attention
 from octavo.kernels.gpu.linear import pack_linear
 from octavo.kernels.gpu.prefill_attention import prefill_attention
 from octavo.kernels.gpu.rms_norm import add_rms_norm, rms_norm
-from octavo.kernels.gpu.rotary import rotary
+from octavo.kernels.gpu.rotary_store import rotary_store_kv
 from octavo.kernels.gpu.shared_attention import grouped_decode_attention
 from octavo.kernels.gpu.silu_mul import silu_mul
-from octavo.kernels.gpu.store_kv import store_kv
 
 __all__ = [
     "add_rms_norm",
@@ -16,7 +15,6 @@ __all__ = [
     "pack_linear",
     "prefill_attention",
     "rms_norm",
-    "rotary",
+    "rotary_store_kv",
     "silu_mul",
-    "store_kv",
 ]

@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.gpu.kv_tile import NOTHING_SEEN, attend, load_tile
-from octavo.kernels.gpu.launch import Launch, needs_upcast
-from octavo.kernels.gpu.shapes import LOG2_E, check_attention
-from octavo.kernels.gpu.tiles import Gpu, gpu_of, prefill_tile
+from octavo.kernels.gpu.launch import Launch
+from octavo.kernels.gpu.paged_attention import PagedAttention
+from octavo.kernels.gpu.tiles import Tile, gpu_of, prefill_tile
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def _prefill_attention_kernel(
     query_start_ptr,  # [S + 1] int32
     scale_log2,
     num_seqs,
-    query_stride_token,
+    query_stride_row,
     query_stride_head,
     kv_stride_block,
     kv_stride_value,
@@ -82,7 +82,7 @@ def _prefill_attention_kernel(
     heads = kv_head * GROUP + lanes % GROUP
     is_row = (lanes < BLOCK_Q * GROUP) & (rows < num_rows)
     inside = is_row[:, None] & (dims < HEAD_DIM)[None, :]
-    query_rows = tokens * query_stride_token + heads * query_stride_head
+    query_rows = tokens * query_stride_row + heads * query_stride_head
     query = tl.load(query_ptr + query_rows[:, None] + dims[None, :], mask=inside, other=0.0)
     if UPCAST:
         query = query.to(tl.float32)
@@ -100,14 +100,14 @@ def _prefill_attention_kernel(
         for start in range(0, masked_from, BLOCK_N):
             key, value = load_tile(
                 head_ptr, table_ptr, start, end, kv_stride_block, kv_stride_value, kv_stride_slot,
-                HEAD_DIM, HEAD_DIM_PAD, BLOCK_SIZE, BLOCK_N, False, UPCAST,
+                HEAD_DIM, HEAD_DIM_PAD, BLOCK_SIZE, BLOCK_N, False, query.dtype,
             )  # fmt: skip
             scores = tl.dot(query, key, input_precision="ieee")
             acc, row_max, row_sum = attend(scores, value, acc, row_max, row_sum, scale_log2)
     for start in range(masked_from, end, BLOCK_N):
         key, value = load_tile(
             head_ptr, table_ptr, start, end, kv_stride_block, kv_stride_value, kv_stride_slot,
-            HEAD_DIM, HEAD_DIM_PAD, BLOCK_SIZE, BLOCK_N, True, UPCAST,
+            HEAD_DIM, HEAD_DIM_PAD, BLOCK_SIZE, BLOCK_N, True, query.dtype,
         )  # fmt: skip
         positions = start + tl.arange(0, BLOCK_N)
         seen = positions[None, :] <= own[:, None]
@@ -123,55 +123,22 @@ def _prefill_attention_kernel(
 
 
 def plan_prefill_attention(
-    out: torch.Tensor,
-    query: torch.Tensor,
-    kv_layer: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    query_start: torch.Tensor,
-    scale: float,
-    sliding_window: int,
-    gpu: Gpu,
+    out: torch.Tensor, call: PagedAttention, query_start: torch.Tensor, tile: Tile
 ) -> Launch:
     """The launch of one call."""
-    num_tokens, num_heads, head_dim = query.shape
-    num_kv_heads, block_size = kv_layer.shape[2:4]
-    group = num_heads // num_kv_heads
-    head_dim_pad = triton.next_power_of_2(head_dim)
-    tile = prefill_tile(gpu, head_dim_pad, query.dtype)
-    block_m = max(tile.block_m, triton.next_power_of_2(group))
-    num_seqs = seq_lens.shape[0]
-    num_programs = num_tokens // (block_m // group) + num_seqs
+    num_tokens = call.query.shape[0]
+    num_programs = num_tokens // (call.block_m(tile) // call.group) + call.num_seqs
     return Launch(
         kernel=_prefill_attention_kernel,
-        grid=(num_programs if num_tokens else 0, num_kv_heads),
-        arguments={
+        grid=(num_programs if num_tokens else 0, call.num_kv_heads),
+        arguments=call.arguments()
+        | {
             "out_ptr": out,
-            "query_ptr": query,
-            "kv_ptr": kv_layer,
-            "block_tables_ptr": block_tables,
-            "seq_lens_ptr": seq_lens,
+            "seq_lens_ptr": call.seq_lens,
             "query_start_ptr": query_start,
-            "scale_log2": scale * LOG2_E,
-            "num_seqs": num_seqs,
-            "query_stride_token": query.stride(0),
-            "query_stride_head": query.stride(1),
-            "kv_stride_block": kv_layer.stride(0),
-            "kv_stride_value": kv_layer.stride(1),
-            "kv_stride_head": kv_layer.stride(2),
-            "kv_stride_slot": kv_layer.stride(3),
-            "table_stride": block_tables.stride(0),
+            "num_seqs": call.num_seqs,
         },
-        constants={
-            "GROUP": group,
-            "HEAD_DIM": head_dim,
-            "HEAD_DIM_PAD": head_dim_pad,
-            "BLOCK_SIZE": block_size,
-            "WINDOW": sliding_window,
-            "BLOCK_M": block_m,
-            "BLOCK_N": tile.block_n,
-            "UPCAST": needs_upcast(query.dtype),
-        },
+        constants=call.constants(tile) | {"WINDOW": call.sliding_window},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
@@ -187,12 +154,11 @@ def prefill_attention(
     sliding_window: int = 0,
 ) -> torch.Tensor:
     """See reference.prefill_attention. query_start[0] must be 0."""
-    check_attention(query, kv_layer, block_tables, seq_lens, scale)
+    call = PagedAttention(query, kv_layer, block_tables, seq_lens, scale, sliding_window)
+    call.check()
     assert query_start.dtype == torch.int32 and query_start.is_contiguous()
     assert query_start.shape[0] == seq_lens.shape[0] + 1, (query_start.shape, seq_lens.shape)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    plan_prefill_attention(
-        out, query, kv_layer, block_tables, seq_lens, query_start, scale, sliding_window,
-        gpu_of(query.device),
-    ).run()  # fmt: skip
+    tile = prefill_tile(gpu_of(query.device), call.head_dim_pad, query.dtype)
+    plan_prefill_attention(out, call, query_start, tile).run()
     return out

@@ -20,9 +20,9 @@ import triton.language as tl
 
 from octavo.kernels.gpu.decode_attention import choose_num_splits, plan_split_attention
 from octavo.kernels.gpu.kv_tile import NOTHING_SEEN, attend, load_tile
-from octavo.kernels.gpu.launch import Launch, needs_upcast
+from octavo.kernels.gpu.launch import Launch
+from octavo.kernels.gpu.paged_attention import PagedAttention, Partials
 from octavo.kernels.gpu.prefill_attention import find_sequence
-from octavo.kernels.gpu.shapes import LOG2_E, check_attention
 from octavo.kernels.gpu.tiles import Gpu, Tile, decode_tile, gpu_of, prefill_tile
 from octavo.kernels.prefix_groups import PrefixGroups
 
@@ -44,7 +44,7 @@ def _shared_attention_kernel(
     num_groups,
     num_splits,
     num_slots,
-    query_stride_seq,
+    query_stride_row,
     query_stride_head,
     kv_stride_block,
     kv_stride_value,
@@ -83,7 +83,7 @@ def _shared_attention_kernel(
     seqs = tl.load(members_ptr + group_start + places, mask=is_row, other=0).to(tl.int64)
     heads = kv_head * GROUP + lanes % GROUP
     inside = is_row[:, None] & (dims < HEAD_DIM)[None, :]
-    query_rows = seqs * query_stride_seq + heads * query_stride_head
+    query_rows = seqs * query_stride_row + heads * query_stride_head
     query = tl.load(query_ptr + query_rows[:, None] + dims[None, :], mask=inside, other=0.0)
     if UPCAST:
         query = query.to(tl.float32)
@@ -98,7 +98,7 @@ def _shared_attention_kernel(
         start = begin + tile * BLOCK_N
         key, value = load_tile(
             head_ptr, table_ptr, start, end, kv_stride_block, kv_stride_value, kv_stride_slot,
-            HEAD_DIM, HEAD_DIM_PAD, BLOCK_SIZE, BLOCK_N, True, UPCAST,
+            HEAD_DIM, HEAD_DIM_PAD, BLOCK_SIZE, BLOCK_N, True, query.dtype,
         )  # fmt: skip
         scores = tl.dot(query, key, input_precision="ieee")
         seen = start + tl.arange(0, BLOCK_N) < end
@@ -146,97 +146,63 @@ def _merge_partials_kernel(
     tl.store(out_ptr + row * HEAD_DIM + dims, acc / total, mask=dims < HEAD_DIM)
 
 
-def _choose_tile(gpu: Gpu, num_rows: int, head_dim_pad: int, dtype: torch.dtype) -> Tile:
+def _choose_tile(call: PagedAttention, num_members: int, gpu: Gpu) -> Tile:
     """Decode's tile while its rows about hold the largest group, prefill's for larger ones; in
     float32 always decode's, on eight warps: anything else spills registers on sm_80."""
-    small = decode_tile(gpu, head_dim_pad, dtype)
+    dtype = call.query.dtype
+    small = decode_tile(gpu, call.head_dim_pad, dtype)
     if dtype == torch.float32:
         return replace(small, num_warps=8)
-    if num_rows <= 2 * small.block_m:
+    if num_members * call.group <= 2 * small.block_m:
         return small
-    return prefill_tile(gpu, head_dim_pad, dtype)
+    return prefill_tile(gpu, call.head_dim_pad, dtype)
 
 
 def plan_grouped_decode_attention(
-    out: torch.Tensor,
-    query: torch.Tensor,
-    kv_layer: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    groups: PrefixGroups,
-    scale: float,
-    gpu: Gpu,
+    out: torch.Tensor, call: PagedAttention, groups: PrefixGroups, gpu: Gpu
 ) -> list[Launch]:
     """The launches of one call: shared tokens, own tokens, the merge."""
-    num_seqs, num_heads, head_dim = query.shape
-    num_kv_heads, block_size = kv_layer.shape[2:4]
-    group = num_heads // num_kv_heads
-    head_dim_pad = triton.next_power_of_2(head_dim)
-    tile = _choose_tile(gpu, groups.max_members * group, head_dim_pad, query.dtype)
-    block_m = max(tile.block_m, triton.next_power_of_2(group))
-    num_groups = groups.levels.shape[0]
-    num_programs = groups.members.shape[0] // (block_m // group) + num_groups
+    num_seqs, num_heads, head_dim = call.query.shape
+    tile = _choose_tile(call, groups.max_members, gpu)
+    num_programs = len(groups.members) // (call.block_m(tile) // call.group) + len(groups.levels)
     num_splits = choose_num_splits(
-        num_programs * num_kv_heads, groups.max_blocks * block_size, gpu.num_cores
+        num_programs * call.num_kv_heads, groups.max_blocks * call.block_size, gpu.num_cores
     )
-    own_splits = choose_num_splits(
-        num_seqs * num_kv_heads, block_tables.shape[1] * block_size, gpu.num_cores
-    )
+    own_splits = choose_num_splits(num_seqs * call.num_kv_heads, call.max_tokens, gpu.num_cores)
     first_own = groups.num_levels * num_splits
-    rows = (num_seqs, num_heads, first_own + own_splits)
-    partial = torch.empty((*rows, head_dim), dtype=torch.float32, device=out.device)
-    lse = torch.full(rows, float("-inf"), dtype=torch.float32, device=out.device)
+    partials = Partials.empty(call, first_own + own_splits)
+    partials.lse.fill_(float("-inf"))
     shared = Launch(
         kernel=_shared_attention_kernel,
-        grid=(num_programs, num_kv_heads, num_splits),
-        arguments={
-            "partial_ptr": partial,
-            "lse_ptr": lse,
-            "query_ptr": query,
-            "kv_ptr": kv_layer,
-            "block_tables_ptr": block_tables,
+        grid=(num_programs, call.num_kv_heads, num_splits),
+        arguments=call.arguments()
+        | {
+            "partial_ptr": partials.out,
+            "lse_ptr": partials.lse,
             "members_ptr": groups.members,
             "group_start_ptr": groups.group_start,
             "blocks_ptr": groups.blocks,
             "levels_ptr": groups.levels,
-            "scale_log2": scale * LOG2_E,
-            "num_groups": num_groups,
+            "num_groups": len(groups.levels),
             "num_splits": num_splits,
-            "num_slots": rows[2],
-            "query_stride_seq": query.stride(0),
-            "query_stride_head": query.stride(1),
-            "kv_stride_block": kv_layer.stride(0),
-            "kv_stride_value": kv_layer.stride(1),
-            "kv_stride_head": kv_layer.stride(2),
-            "kv_stride_slot": kv_layer.stride(3),
-            "table_stride": block_tables.stride(0),
+            "num_slots": first_own + own_splits,
         },
-        constants={
-            "GROUP": group,
-            "HEAD_DIM": head_dim,
-            "HEAD_DIM_PAD": head_dim_pad,
-            "BLOCK_SIZE": block_size,
-            "BLOCK_M": block_m,
-            "BLOCK_N": tile.block_n,
-            "UPCAST": needs_upcast(query.dtype),
-        },
+        constants=call.constants(tile),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
-    own = plan_split_attention(
-        partial, lse, query, kv_layer, block_tables, seq_lens, scale, gpu,
-        shared_lens=groups.shared_lens, num_splits=own_splits, first_slot=first_own,
-    )  # fmt: skip
+    own_tile = decode_tile(gpu, call.head_dim_pad, call.query.dtype)
+    own = plan_split_attention(partials, call, own_splits, own_tile, groups.shared_lens, first_own)
     merge = Launch(
         kernel=_merge_partials_kernel,
         grid=(num_seqs, num_heads),
         arguments={
             "out_ptr": out,
-            "partial_ptr": partial,
-            "lse_ptr": lse,
-            "num_slots": rows[2],
+            "partial_ptr": partials.out,
+            "lse_ptr": partials.lse,
+            "num_slots": first_own + own_splits,
         },
-        constants={"HEAD_DIM": head_dim, "HEAD_DIM_PAD": head_dim_pad, "CHUNK": CHUNK},
+        constants={"HEAD_DIM": head_dim, "HEAD_DIM_PAD": call.head_dim_pad, "CHUNK": CHUNK},
     )
     return [shared, own, merge]
 
@@ -250,11 +216,10 @@ def grouped_decode_attention(
     scale: float,
 ) -> torch.Tensor:
     """See reference.grouped_decode_attention."""
-    check_attention(query, kv_layer, block_tables, seq_lens, scale)
+    call = PagedAttention(query, kv_layer, block_tables, seq_lens, scale)
+    call.check()
     assert seq_lens.shape == query.shape[:1] == groups.shared_lens.shape
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    for launch in plan_grouped_decode_attention(
-        out, query, kv_layer, block_tables, seq_lens, groups, scale, gpu_of(query.device)
-    ):
+    for launch in plan_grouped_decode_attention(out, call, groups, gpu_of(query.device)):
         launch.run()
     return out

@@ -7,6 +7,7 @@ the [block_m, head_dim] float32 accumulator, shared memory holds the stages.
 
 sm_80 serves every NVIDIA GPU but the data-centre Hopper and Blackwell ones: its tiles stay within
 99 KiB of shared memory, what consumer Ampere, Ada and Blackwell have, far below the A100's 163.
+sm_89 stands for those of them that compute with fp8.
 """
 
 import functools
@@ -15,7 +16,7 @@ from typing import Literal
 
 import torch
 
-Arch = Literal["sm_80", "sm_90", "gfx942"]
+Arch = Literal["sm_80", "sm_89", "sm_90", "gfx942"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,8 @@ _PREFILL: dict[Arch, dict[int, dict[int, Tile]]] = {
     },
 }
 
+_DECODE["sm_89"], _PREFILL["sm_89"] = _DECODE["sm_80"], _PREFILL["sm_80"]
+
 
 def decode_tile(gpu: Gpu, head_dim_pad: int, dtype: torch.dtype) -> Tile:
     """The tile of one decode program: the query heads of one KV head by block_n cached tokens."""
@@ -85,5 +88,9 @@ def gpu_of(device: torch.device) -> Gpu:
     properties = torch.cuda.get_device_properties(device)
     if torch.version.hip is not None:
         return Gpu(arch="gfx942", num_cores=properties.multi_processor_count)
-    arch: Arch = "sm_90" if properties.major in (9, 10) else "sm_80"
+    arch: Arch = "sm_80"
+    if properties.major in (9, 10):
+        arch = "sm_90"
+    elif (properties.major, properties.minor) >= (8, 9):
+        arch = "sm_89"
     return Gpu(arch=arch, num_cores=properties.multi_processor_count)

@@ -30,6 +30,9 @@ def up(
     ] = None,
     redis: Annotated[bool, typer.Option(help="--no-redis runs without any.")] = True,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    kv_dtype: Annotated[
+        str, typer.Option(help="auto (as dtype) or fp8, on a GPU of 8.9 or later.")
+    ] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     quantization: Annotated[
         str | None, typer.Option(envvar="OCTAVO_QUANTIZATION", help="int8; default: none.")
@@ -58,6 +61,7 @@ def up(
             redis_url=redis_url,
             use_redis=redis,
             dtype=dtype,
+            kv_dtype=kv_dtype,
             device=device,
             quantization=quantization,
             transport=transport,

@@ -43,6 +43,7 @@ class UpConfig:
     use_redis: bool
     dtype: str
     device: str
+    kv_dtype: str
     quantization: str | None
     transport: str
     run_dir: Path | None
@@ -133,7 +134,7 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
             gpu = gpu_environment(len(children), sum(counts.values()), num_gpus)
             arguments = [f"{role}-worker", *shared, "--listen-address", address]
             arguments += ["--worker-id", name, "--dtype", config.dtype, "--device", config.device]
-            arguments += ["--transport", config.transport]
+            arguments += ["--kv-dtype", config.kv_dtype, "--transport", config.transport]
             if config.quantization is not None:
                 arguments += ["--quantization", config.quantization]
             arguments += ["--cpu-core", str(core)] if core is not None else []

@@ -10,8 +10,9 @@ from octavo.checkpoint.fingerprint import model_fingerprint
 from octavo.checkpoint.resolve import resolve_model
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.config import EngineConfig
+from octavo.engine.cuda_graphs import CudaRecorder, GraphedModel
 from octavo.engine.engine import Engine
-from octavo.engine.kv_cache import KVCache, KVLayout
+from octavo.engine.kv_cache import FP8, KVCache, KVLayout, torch_dtype
 from octavo.engine.limits import Limits
 from octavo.engine.model_runner import Model, ModelRunner
 from octavo.engine.models import load_model
@@ -20,7 +21,9 @@ from octavo.engine.scheduler import Scheduler
 from octavo.engine.shared_prefixes import policy_for
 from octavo.engine.sizing import default_cpu_bytes, free_gpu_bytes, num_blocks_within
 from octavo.engine.step_budget import GPU_TOKENS, default_step_tokens
-from octavo.kernels.select import Kernels, for_device
+from octavo.kernels.select import Kernels, check_kv_dtype, for_device
+
+RECORD_AHEAD_S = 20.0
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine
         config = replace(config, max_num_batched_tokens=tokens)
     dtype = choose_dtype(config.dtype, model_config, device)
     layout = KVLayout(
-        dtype=dtype,
+        dtype=FP8 if config.kv_dtype == "fp8" else dtype,
         num_layers=model_config.num_layers,
         num_kv_heads=model_config.num_kv_heads,
         head_dim=model_config.head_dim,
@@ -51,17 +54,20 @@ def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine
         model_fingerprint=model_fingerprint(path),
         quantization=config.quantization or "",
     )
-    model = load_model(
+    if kernels is None:
+        check_kv_dtype(device, layout.torch_dtype)
+    model: Model = load_model(
         path,
-        dtype=layout.torch_dtype,
+        dtype=torch_dtype(dtype),
         device=device,
         kernels=kernels or for_device(device),
         quantization=config.quantization,
+        kv_dtype=layout.torch_dtype,
     )
     if kernels is None and device.type == "cpu":
         from octavo.kernels.cpu.ops import warm_up
 
-        warm_up(layout.torch_dtype)  # the first request must not wait for a compiler
+        warm_up(torch_dtype(dtype))  # the first request must not wait for a compiler
     num_blocks = choose_num_blocks(config, layout, model, device)
     kv_cache = KVCache(layout, num_blocks, device)
     scheduler = build_scheduler(config, layout, num_blocks, model_config.max_position_embeddings)
@@ -76,8 +82,27 @@ def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine
         scheduler.limits.max_model_len,
     )
     heads_per_row = model_config.num_heads // model_config.num_kv_heads
-    policy = policy_for(device, layout.torch_dtype, heads_per_row)
+    policy = policy_for(device, torch_dtype(dtype), heads_per_row)
+    if device.type == "cuda" and config.cuda_graphs:
+        model = record_graphs(model, kv_cache, scheduler, model_config.vocab_size)
     return Engine(scheduler, ModelRunner(model, kv_cache.kv, policy), kv_cache, model_config)
+
+
+def record_graphs(
+    model: Model, kv_cache: KVCache, scheduler: Scheduler, vocab_size: int
+) -> GraphedModel:
+    """The model with its decode steps recorded, the usual ones already."""
+    graphed = GraphedModel(
+        model,
+        kv_cache.kv,
+        CudaRecorder(kv_cache.kv.device),
+        max_num_seqs=scheduler.limits.max_num_seqs,
+        max_model_len=scheduler.limits.max_model_len,
+        vocab_size=vocab_size,
+    )
+    num_graphs = graphed.record_ahead(RECORD_AHEAD_S)
+    logger.info("%d CUDA graphs recorded ahead", num_graphs)
+    return graphed
 
 
 def build_scheduler(

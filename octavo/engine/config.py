@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+KV_DTYPES = ("auto", "fp8")
 DEVICES = ("auto", "cpu", "cuda")
 QUANTIZATIONS = (None, "int8")
 BLOCK_SIZES = range(8, 129, 8)
@@ -18,6 +19,7 @@ class EngineConfig:
 
     model: str  # folder, GGUF file or hub id
     dtype: str = "auto"  # bfloat16 where the device computes in it, else the checkpoint's
+    kv_dtype: str = "auto"  # as dtype; fp8 halves the cache, on GPUs that compute with it
     device: str = "auto"  # cuda if there is one
     quantization: str | None = None  # int8: weights and activations, CPU only
     block_size: int = 16
@@ -27,9 +29,11 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9  # share of the GPU for weights, activations and KV
     kv_cache_bytes: int | None = None  # on the CPU; by default a quarter of what is free
     num_blocks: int | None = None  # instead of a byte budget
+    cuda_graphs: bool = True  # replay decode steps on an NVIDIA GPU
 
     def __post_init__(self) -> None:
         _check_one_of("dtype", self.dtype, DTYPES)
+        _check_one_of("kv_dtype", self.kv_dtype, KV_DTYPES)
         _check_one_of("device", self.device, DEVICES)
         _check_one_of("quantization", self.quantization, QUANTIZATIONS)
         _check_one_of("block_size", self.block_size, BLOCK_SIZES)

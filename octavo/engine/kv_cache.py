@@ -17,7 +17,8 @@ import torch
 
 from octavo.block_key import KEY_ALGORITHM
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+FP8 = "float8_e4m3fn"
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -44,9 +45,13 @@ class KVLayout:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        dtype = getattr(torch, self.dtype)
-        assert isinstance(dtype, torch.dtype)
-        return dtype
+        return torch_dtype(self.dtype)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
 
 
 class KVCache:

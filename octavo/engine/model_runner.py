@@ -102,7 +102,10 @@ class ModelRunner:
 
     def _to_device(self, array: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> torch.Tensor:
         tensor = torch.from_numpy(array)
-        return tensor.to(self._kv.device) if self._kv.is_cuda else tensor
+        if not self._kv.is_cuda:
+            return tensor
+        # Pinned, so that the host goes on while it is copied; torch keeps it until then.
+        return tensor.pin_memory().to(self._kv.device, non_blocking=True)
 
 
 def _token_ids(plan: StepPlan) -> npt.NDArray[np.int64]:

@@ -29,6 +29,9 @@ class WorkerConfig:
     )
     redis_url: str | None = field(default=None, metadata={"help": "Default: no Redis."})
     dtype: str = field(default="auto", metadata={"help": "auto, float32, bfloat16 or float16."})
+    kv_dtype: str = field(
+        default="auto", metadata={"help": "auto (as dtype) or fp8 (GPU, 8.9 or later)."}
+    )
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda."})
     quantization: str | None = field(
         default=None, metadata={"help": "int8 (CPU only); default: weights as dtype says."}
@@ -39,6 +42,9 @@ class WorkerConfig:
     )
     kv_cache_bytes: int | None = field(
         default=None, metadata={"help": "Memory budget of the pool on a CPU."}
+    )
+    cuda_graphs: bool = field(
+        default=True, metadata={"help": "Replay decode steps on a GPU instead of launching them."}
     )
     gpu_memory_utilization: float = field(
         default=0.9, metadata={"help": "Share of a GPU for weights, activations and KV."}
@@ -89,12 +95,14 @@ class WorkerConfig:
         return EngineConfig(
             model=self.model,
             dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
             device=self.device,
             quantization=self.quantization,
             block_size=self.block_size,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
+            cuda_graphs=self.cuda_graphs,
             gpu_memory_utilization=self.gpu_memory_utilization,
             kv_cache_bytes=self.kv_cache_bytes,
             num_blocks=self.num_blocks,

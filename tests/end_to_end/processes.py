@@ -71,6 +71,7 @@ async def running_processes(
         use_redis=redis_url is not None,
         dtype="float32",
         device="cpu",
+        kv_dtype="auto",
         quantization=None,
         transport="auto",
         run_dir=folder,

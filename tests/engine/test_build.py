@@ -30,6 +30,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("field", "value"),
     [
         ("dtype", "int8"),
+        ("kv_dtype", "fp4"),
         ("device", "tpu"),
         ("quantization", "int3"),
         ("block_size", 12),

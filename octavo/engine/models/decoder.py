@@ -1,7 +1,7 @@
 """The forward pass of the Llama family over a paged KV pool.
 
     token_ids --embed--> residual [T, H]
-    each layer:  norm -> qkv -> (q, k norm) -> rotary -> store_kv -> attention -> o  --+
+    each layer:  norm -> qkv -> (q, k norm) rotary store_kv -> attention -> o  --------+
                  norm -> gate, up -> silu * -> down  ----------------------------------+-> residual
     rows of logit_rows --norm--> head --> logits [num_sampled, vocab_size] float32
 
@@ -27,8 +27,7 @@ class LayerWeights:
 
     input_norm: torch.Tensor  # [H]
     qkv: Linear  # H -> (num_heads + 2 * num_kv_heads) * head_dim
-    q_norm: torch.Tensor | None  # [head_dim], Qwen3
-    k_norm: torch.Tensor | None  # [head_dim], Qwen3
+    head_norms: tuple[torch.Tensor, torch.Tensor] | None  # of q and k, [head_dim] each; Qwen3
     o: Linear  # num_heads * head_dim -> H
     post_attention_norm: torch.Tensor  # [H]
     gate_up: Linear  # H -> 2 * intermediate_size
@@ -117,17 +116,22 @@ class DecoderModel:
         self, layer: LayerWeights, normed: torch.Tensor, kv_layer: torch.Tensor, step: _Step
     ) -> torch.Tensor:
         """Store the step's keys and values; return its queries, [T, num_heads, head_dim]."""
-        config, kernels = self.config, self._kernels
+        config = self.config
         heads = layer.qkv(normed).view(len(normed), -1, config.head_dim)
         query, key, value = torch.split(
             heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1
         )
-        if layer.q_norm is not None and layer.k_norm is not None:
-            query = kernels.rms_norm(query, layer.q_norm, config.rms_norm_eps)
-            key = kernels.rms_norm(key, layer.k_norm, config.rms_norm_eps)
-        kernels.rotary(query, key, step.cos, step.sin)
-        kernels.store_kv(key, value, kv_layer, step.batch.slot_mapping)
-        return query
+        return self._kernels.rotary_store_kv(
+            query,
+            key,
+            value,
+            step.cos,
+            step.sin,
+            kv_layer,
+            step.batch.slot_mapping,
+            layer.head_norms,
+            config.rms_norm_eps,
+        )
 
     def _attend(
         self, query: torch.Tensor, kv_layer: torch.Tensor, step: _Step, window: int

@@ -12,6 +12,7 @@ from octavo.checkpoint.config import ModelConfig, load_config
 from octavo.checkpoint.errors import CheckpointError
 from octavo.checkpoint.weights import WeightFiles
 from octavo.engine.models.decoder import DecoderModel, DecoderWeights, LayerWeights, Linear
+from octavo.engine.models.kv_scales import AttentionWeights, scale_for_fp8
 from octavo.engine.models.tensor_names import (
     EMBED,
     FINAL_NORM,
@@ -29,8 +30,12 @@ def load_model(
     device: torch.device,
     kernels: Kernels,
     quantization: str | None = None,
+    kv_dtype: torch.dtype | None = None,
 ) -> DecoderModel:
     """Load the folder's model onto device, its weights as dtype, those of products quantised.
+
+    Args:
+        kv_dtype: of the cache that it will be run with, dtype unless said.
 
     Raises:
         UnsupportedQuantization: device has no such products.
@@ -42,7 +47,8 @@ def load_model(
     check_tensors(config, files)
     try:
         pack = packer_for(kernels, device, quantization)
-        weights = _Loader(config, files, dtype, device, pack).load()
+        is_fp8 = kv_dtype == torch.float8_e4m3fn
+        weights = _Loader(config, files, dtype, device, pack, is_fp8).load()
     finally:
         files.close()
     return DecoderModel(config, weights, kernels, device)
@@ -57,6 +63,7 @@ class _Loader:
     dtype: torch.dtype
     device: torch.device
     pack: PackLinear
+    has_fp8_cache: bool
 
     @torch.inference_mode()
     def load(self) -> DecoderWeights:
@@ -70,17 +77,23 @@ class _Loader:
 
     def _layer(self, index: int) -> LayerWeights:
         config = self.config
-        q_norm = k_norm = None
+        head_norms = None
         if config.qk_norm:
-            q_norm = self._tensor(layer_name(index, "self_attn.q_norm.weight"))
-            k_norm = self._tensor(layer_name(index, "self_attn.k_norm.weight"))
+            head_norms = (
+                self._tensor(layer_name(index, "self_attn.q_norm.weight")),
+                self._tensor(layer_name(index, "self_attn.k_norm.weight")),
+            )
         attention, mlp = layer_name(index, "self_attn."), layer_name(index, "mlp.")
+        qkv, qkv_bias = self._product([f"{attention}{x}_proj" for x in "qkv"], config.qkv_bias)
+        o, o_bias = self._product([f"{attention}o_proj"], config.o_bias)
+        input_norm = self._tensor(layer_name(index, "input_layernorm.weight"))
+        if self.has_fp8_cache:
+            scale_for_fp8(AttentionWeights(input_norm, qkv, qkv_bias, head_norms, o), config)
         return LayerWeights(
-            input_norm=self._tensor(layer_name(index, "input_layernorm.weight")),
-            qkv=self._linear([f"{attention}{x}_proj" for x in "qkv"], config.qkv_bias),
-            q_norm=q_norm,
-            k_norm=k_norm,
-            o=self._linear([f"{attention}o_proj"], config.o_bias),
+            input_norm=input_norm,
+            qkv=self.pack(qkv, qkv_bias),
+            head_norms=head_norms,
+            o=self.pack(o, o_bias),
             post_attention_norm=self._tensor(layer_name(index, "post_attention_layernorm.weight")),
             gate_up=self._linear([f"{mlp}gate_proj", f"{mlp}up_proj"], config.mlp_bias),
             down=self._linear([f"{mlp}down_proj"], config.mlp_bias),
@@ -88,9 +101,13 @@ class _Loader:
 
     def _linear(self, names: list[str], has_bias: bool) -> Linear:
         """One product for all names, their outputs side by side."""
+        return self.pack(*self._product(names, has_bias))
+
+    def _product(
+        self, names: list[str], has_bias: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         weight = self._joined([f"{name}.weight" for name in names])
-        bias = self._joined([f"{name}.bias" for name in names]) if has_bias else None
-        return self.pack(weight, bias)
+        return weight, self._joined([f"{name}.bias" for name in names]) if has_bias else None
 
     def _joined(self, names: list[str]) -> torch.Tensor:
         """The tensors one below the other, written straight into their place."""

@@ -38,15 +38,16 @@ def new_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def assert_close() -> Callable[[torch.Tensor, torch.Tensor], None]:
-    """Every row (last dimension) lies within its dtype's relative error of a float64 result."""
+def assert_close() -> Callable[..., None]:
+    """Every row (last dimension) lies within its dtype's relative error of a float64 result;
+    `times` that, where a kernel rounds more than once: Triton's interpreter cuts bfloat16 off."""
     bounds = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
-    def check(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    def check(actual: torch.Tensor, expected: torch.Tensor, times: int = 1) -> None:
         assert expected.dtype == torch.float64 and actual.shape == expected.shape
         difference = (actual.cpu().double() - expected).norm(dim=-1)
         error = (difference / expected.norm(dim=-1).clamp(min=1e-3)).max().item()
-        assert error <= bounds[actual.dtype], f"relative error {error} in {actual.dtype}"
+        assert error <= times * bounds[actual.dtype], f"relative error {error} in {actual.dtype}"
 
     return check
 

@@ -32,7 +32,10 @@ def test_blocks_past_2_to_the_31_elements_are_written_and_read(
     length = 37
     slots = torch.tensor([blocks[p // 16] * 16 + p % 16 for p in range(length)])
     key, value = torch.randn(2, length, 2, 128).to(device, torch.float16)
-    ops.store_kv(key, value, kv_layer, slots.to(device))
+    angles = torch.zeros(length, 64)  # of cosine 1: nothing turns
+    ops.rotary_store_kv(
+        key, key, value, angles.cos().to(device), angles.to(device), kv_layer, slots.to(device)
+    )
     block_id, offset = int(slots[0]) // 16, int(slots[0]) % 16
     assert torch.equal(kv_layer[block_id, 0, :, offset], key[0])
 

@@ -1,4 +1,4 @@
-"""Triton norms, rotary, SiLU-mul and linear against the float64 reference."""
+"""Triton norms, SiLU-mul and linear against the float64 reference."""
 
 from collections.abc import Callable
 
@@ -50,23 +50,6 @@ def test_add_rms_norm_returns_norm_and_sum(
     )
     assert_close(actual_normed, normed)
     assert_close(actual_added, added)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("head_dim", "half"), [(64, 32), (80, 40), (96, 48), (128, 64), (256, 64)])
-def test_rotary_turns_the_leading_dimensions_in_place(
-    assert_close: AssertClose, device: torch.device, head_dim: int, half: int, dtype: torch.dtype
-) -> None:
-    fused = torch.randn(3, 8, head_dim).to(dtype)
-    angle = 100 * torch.rand(3, half)
-    cos, sin = angle.cos(), angle.sin()
-    wanted = fused.double()
-    reference.rotary(wanted[:, :5], wanted[:, 5:7], cos, sin)
-    actual = fused.to(device)
-    ops.rotary(actual[:, :5], actual[:, 5:7], cos.to(device), sin.to(device))
-    assert_close(actual, wanted)
-    assert torch.equal(actual[:, 7].cpu(), fused[:, 7])
-    assert torch.equal(actual[..., 2 * half :].cpu(), fused[..., 2 * half :])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
