@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -211,6 +212,7 @@ def figure(key: str, load: Load, rows: list[dict[str, Any]]) -> Figure:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     args = parse_arguments()
     model = resolve_model(args.model)
     with tempfile.TemporaryDirectory(prefix="octavo-relay-") as folder:
