@@ -21,6 +21,8 @@ from report import machine
 from roofs import Roofs, print_roofs
 
 RESAMPLES = 10_000
+SPAN = 10.0  # a plot shows a tenth of the floor to ten times it
+VERDICTS = {"aim": "pass, at aim", "floor": "pass", "below": "FAIL"}
 COLOURS = {"aim": "green", "floor": "yellow", "below": "red"}
 
 
@@ -86,8 +88,8 @@ def show(value: float, unit: str) -> str:
 def print_figures(title: str, figures: Sequence[Figure]) -> None:
     table = Table(title=title)
     table.add_column("figure", no_wrap=True)
-    table.add_column("from")
-    for heading in ("measured", "95 % interval", "floor", "aim", "rounds"):
+    table.add_column("from", no_wrap=True)
+    for heading in ("measured", "95 %", "floor", "aim", "rounds"):
         table.add_column(heading, justify="right")
     table.add_column("verdict")
     for figure in figures:
@@ -101,40 +103,42 @@ def print_figures(title: str, figures: Sequence[Figure]) -> None:
             sign + show(goal.floor, "x"),
             sign + show(goal.aim, "x"),
             str(figure.rounds),
-            f"[{COLOURS[verdict]}]{'below the floor' if verdict == 'below' else verdict}[/]",
+            f"[{COLOURS[verdict]}]{VERDICTS[verdict]}[/]",
         )
-    Console(width=170).print(table)
+    Console(width=180).print(table)
 
 
 def draw_figures(axis: Any, figures: Sequence[Figure]) -> None:
-    """Bars of measured over floor, right is better; a line at the floor, a mark at each aim."""
+    """Bars from the floor to the measured value, right is better; a mark at each aim."""
     for row, figure in enumerate(figures):
         goal = figure.goal
         bounds = [_over_floor(goal, v) for v in (figure.low, figure.value, figure.high)]
-        low, value, high = min(bounds), bounds[1], max(bounds)
         colour = {"aim": "tab:green", "floor": "tab:olive", "below": "tab:red"}[figure.verdict]
-        axis.barh(row, value, color=colour, height=0.6, alpha=0.8)
-        axis.plot([low, high], [row, row], color="black", linewidth=1.2)
+        axis.barh(row, bounds[1] - 1, left=1, color=colour, height=0.6, alpha=0.8)
+        axis.plot([min(bounds), max(bounds)], [row, row], color="black", linewidth=1.2)
+        axis.plot(bounds[1], row, marker="|", color="black", markersize=9)
         axis.plot(_over_floor(goal, goal.aim), row, marker="D", color="tab:blue", markersize=5)
-        axis.text(
-            max(high, _over_floor(goal, goal.aim)) + 0.08,
-            row,
-            f"{show(figure.value, goal.unit)}  (floor {show(goal.floor, 'x')},"
-            f" aim {show(goal.aim, 'x')})",
-            va="center",
-            fontsize=8,
-        )
+        text = f"{show(figure.value, goal.unit)}  (floor {show(goal.floor, 'x')},"
+        axis.text(SPAN * 1.08, row, f"{text} aim {show(goal.aim, 'x')})", va="center", fontsize=8)
+    ticks = [0.25, 0.5, 1, 2, 4, 8]
+    axis.set_xscale("log")
+    axis.set_xlim(1 / SPAN, SPAN)
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
     axis.axvline(1, color="black", linestyle="--", linewidth=1)
+    axis.grid(axis="x", alpha=0.3)
     axis.set_yticks(range(len(figures)), [figure.text for figure in figures], fontsize=8)
-    axis.invert_yaxis()
-    axis.set_xlim(0, axis.get_xlim()[1] * 1.3)
-    axis.set_xlabel("measured over floor (dashed: floor; diamond: aim; right is better)")
+    axis.set_ylim(len(figures) - 0.4, -0.6)
+    axis.set_xlabel(
+        "measured over floor (dashed: floor; diamond: aim; line: 95 %; right is better)"
+    )
 
 
 def _over_floor(goal: Goal, value: float) -> float:
-    if not goal.less_is_better:
-        return value / goal.floor
-    return goal.floor / max(value, goal.floor / 20)  # far better than asked stays on the page
+    """Kept on the page, however far from the floor."""
+    least = goal.floor / SPAN
+    share = goal.floor / max(value, least) if goal.less_is_better else value / goal.floor
+    return min(max(share, 1 / SPAN), SPAN)
 
 
 def save_plot(path: Path, title: str, figures: Sequence[Figure]) -> None:

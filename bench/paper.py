@@ -10,6 +10,7 @@ A100. Swap, beams and copy-on-write do not exist in the engine, and the tables s
 import argparse
 import json
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,11 @@ def main() -> None:
     draw(args.plot, figures, f"{args.dtype}, one thread, {machine()}")
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        content = figures | {"figures": [asdict(verdict) for verdict in verdicts]}
+        content = figures | {
+            "machine": machine(),
+            "command": " ".join(["python", *sys.argv]),
+            "figures": [asdict(verdict) for verdict in verdicts],
+        }
         args.json.write_text(json.dumps(content, default=as_json, indent=1) + "\n")
         print(f"figures: {args.json}")
 

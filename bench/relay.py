@@ -22,8 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -35,7 +33,7 @@ from rich.progress import Progress
 from figures import Figure, Result, figure_of, finish
 from octavo.checkpoint.resolve import resolve_model
 from octavo.inference.v1 import inference_pb2
-from peers import free_port
+from process import free_port, on_cores
 from report import machine
 
 STREAM = "/octavo.inference.v1.InferenceService/StreamGenerate"
@@ -70,17 +68,6 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@contextmanager
-def only_on(cores: set[int]) -> Iterator[None]:
-    """Processes started inside run on these cores alone."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 class Relay:
     """The scripted workers and the router in front of them."""
 
@@ -103,7 +90,7 @@ class Relay:
         for role, address in addresses.items():
             command += [f"--{role}-address", address]
         self._log = log_dir / "router.log"
-        with only_on({cores[ROUTER_CORE]}):
+        with on_cores({cores[ROUTER_CORE]}):
             self._router = subprocess.Popen(
                 command + flags, stdout=self._log.open("wb"), stderr=subprocess.STDOUT
             )

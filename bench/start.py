@@ -21,12 +21,13 @@ from typing import Any
 import grpc
 from rich.progress import Progress
 
+from command import add_vllm, make_parser
+from export import bfloat16_export
 from figures import Result, figure_of, finish, ratio_of
 from octavo.checkpoint.resolve import resolve_model
 from octavo.inference.v1 import inference_pb2_grpc
-from peers import READY_TIMEOUT_S, Octavo, Vllm
+from peers import READY_TIMEOUT_S, Octavo, Vllm, VllmOptions
 from report import machine
-from serve import bfloat16_export
 
 POLL_S = 0.05
 IMPATIENT = [
@@ -39,14 +40,10 @@ Rows = list[dict[str, Any]]
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--vllm", type=Path, help="environment made by bench/setup_vllm.sh")
-    parser.add_argument("--octavo-flags", default="", help="more flags for `octavo up`")
+    parser = make_parser(__doc__, "start")
+    add_vllm(parser)
     parser.add_argument("--max-model-len", type=int, default=2_048, help="of vLLM")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--plot", type=Path, default=Path("bench/results/start.png"))
+    parser.set_defaults(rounds=3)
     return parser.parse_args()
 
 
@@ -85,7 +82,8 @@ async def measure(args: argparse.Namespace, model: Path, work: Path) -> Rows:
         "octavo": lambda: WatchedOctavo(model, work, None, args.octavo_flags.split())
     }
     if args.vllm:
-        engines["vllm"] = lambda: Vllm(model, work, args.vllm.resolve(), args.max_model_len)
+        venv, options = args.vllm.resolve(), VllmOptions(args.vllm_dtype)
+        engines["vllm"] = lambda: Vllm(model, work, venv, args.max_model_len, options)
     rows: Rows = []
     with Progress() as progress:
         task = progress.add_task("", total=(args.rounds + 1) * len(engines))

@@ -24,32 +24,29 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
+from command import add_vllm, make_parser
+from export import bfloat16_export
 from figures import Result, finish, ratio_of
 from load import Sample, random_prompts
 from octavo.checkpoint.config import load_config
 from octavo.checkpoint.resolve import resolve_model
-from peers import Octavo, Vllm
+from peers import Octavo, Vllm, VllmOptions
 from report import machine
-from serve import bfloat16_export
+from rounds import SETTLE_S
 
 STREAM_PROMPT_TOKENS = 64
 STREAM_OUTPUT_TOKENS = 6_000  # never reached: streams are cancelled at the end of a round
-SETTLE_S = 1.5  # vLLM looks for work for a second after its last before it sleeps
 WARM_TOKENS = 4  # of every stream, before the first long prompt
 Rows = list[dict[str, Any]]
 Gaps = dict[str, list[float]]  # engine -> ms, of all rounds
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--vllm", type=Path, help="environment made by bench/setup_vllm.sh")
-    parser.add_argument("--octavo-flags", default="", help="more flags for `octavo up`")
+    parser = make_parser(__doc__, "tail")
+    add_vllm(parser)
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--long-prompts", default="2048,8000", help="tokens, in order of arrival")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--plot", type=Path, default=Path("bench/results/tail.png"))
+    parser.set_defaults(rounds=3)
     return parser.parse_args()
 
 
@@ -115,7 +112,8 @@ async def measure(args: argparse.Namespace, model: Path, work: Path) -> tuple[Ro
         raise ValueError(f"the model's context has {context} tokens, asked for {max(lengths)}")
     engines: list[Octavo | Vllm] = [Octavo(model, work, None, args.octavo_flags.split())]
     if args.vllm:
-        engines.append(Vllm(model, work, args.vllm.resolve(), context))
+        options = VllmOptions(args.vllm_dtype)
+        engines.append(Vllm(model, work, args.vllm.resolve(), context, options))
     rows: Rows = []
     pooled: Gaps = {engine.name: [] for engine in engines}
     try:

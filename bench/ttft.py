@@ -26,33 +26,29 @@ from typing import Any
 from rich.progress import Progress
 
 from cache_cost import measure_cost
+from command import add_vllm, make_parser
+from export import bfloat16_export
 from figures import Figure, Result, figure_of, finish, ratio_of
 from load import random_prompts
 from octavo.checkpoint.resolve import resolve_model
 from octavo.inference.v1 import inference_pb2
-from peers import Octavo, Vllm
+from peers import Octavo, Vllm, VllmOptions
 from report import machine
-from serve import bfloat16_export
+from rounds import SETTLE_S
 
 PARTS = ("vllm", "warm", "handoff", "cache")
 TRANSPORTS = {"handoff-shm": "shared_memory", "handoff-bytes": "bytes"}
 Rows = list[dict[str, Any]]
 Advance = Callable[[str], None]
-SETTLE_S = 1.5  # vLLM looks for work for a second after its last before it sleeps
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--vllm", type=Path, help="environment made by bench/setup_vllm.sh")
-    parser.add_argument("--octavo-flags", default="", help="more flags for `octavo up`")
+    parser = make_parser(__doc__, "ttft")
+    add_vllm(parser)
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--prompt-tokens", type=int, default=2_048)
     parser.add_argument("--handoff-tokens", default="512,1024,2048")
     parser.add_argument("--cache-dtype", default="bfloat16", help="of the engines of `cache`")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--plot", type=Path, default=Path("bench/results/ttft.png"))
     return parser.parse_args()
 
 
@@ -138,7 +134,8 @@ async def measure_served(args: argparse.Namespace, model: Path, work: Path, tell
     octavo = services["handoff-shm"]
     engines: list[Octavo | Vllm] = [*services.values()]
     if args.vllm and "vllm" in parts:
-        engines.append(Vllm(model, work, args.vllm.resolve(), args.prompt_tokens + 64))
+        length, options = args.prompt_tokens + 64, VllmOptions(args.vllm_dtype)
+        engines.append(Vllm(model, work, args.vllm.resolve(), length, options))
     rows: Rows = []
     try:
         await asyncio.gather(*(engine.ready() for engine in engines))
