@@ -25,7 +25,6 @@ from typing import Any
 
 from rich.progress import Progress
 
-from cache_cost import measure_cost
 from command import add_vllm, make_parser
 from export import bfloat16_export
 from figures import Figure, Result, figure_of, finish, ratio_of
@@ -204,6 +203,8 @@ def main() -> None:
             model = bfloat16_export(resolved, work / "model")
             rows += asyncio.run(measure_served(args, model, work, tell))
         if "cache" in args.only.split(","):
+            from cache_cost import measure_cost  # with torch, which nobody else here needs
+
             rows += measure_cost(resolved, args.cache_dtype, args.rounds, tell)
     title = f"time to the first token, {machine()}"
     finish(Result(title, figures_of(rows), rows), args.plot, args.json)
