@@ -8,7 +8,7 @@ All are preloaded with tcmalloc and, with --vllm, Intel OpenMP, and use all core
 import argparse
 from pathlib import Path
 
-from command import add_lengths, add_vllm, case_of, levels_of, make_parser, run
+from command import add_lengths, case_of, levels_of, make_parser, run
 from figures import Figure
 from offline import transformers_engine
 from peers import Octavo
@@ -21,7 +21,7 @@ CROWD = 32  # requests at once, where the other two ways are compared
 def parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__, "generate")
     add_lengths(parser, "1,8,32")
-    add_vllm(parser)
+    parser.add_argument("--vllm", type=Path, help="environment made by bench/setup_vllm.sh")
     parser.add_argument("--dtype", default="auto", help="of transformers; a comma joins several")
     return parser.parse_args()
 
