@@ -78,10 +78,11 @@ async def run_rounds(
         for number in range(-1, rounds):
             for case in cases:
                 await asyncio.sleep(SETTLE_S)
-                progress.update(task, description=f"round {number}, roofs")
-                roofs.append(await asyncio.to_thread(probe.measure))
+                place = f"round {number}, {case.name}"
+                progress.update(task, description=f"{place}, roofs")
+                roofs.append(await asyncio.to_thread(probe.measure, place))
                 for engine in case.engines if number % 2 == 0 else reversed(case.engines):
-                    progress.update(task, description=f"round {number}, {case.name}, {engine.name}")
+                    progress.update(task, description=f"{place}, {engine.name}")
                     row = await measure_one(case, engine, engines, number)
                     rows.append(row | {"roof": len(roofs) - 1})
                     progress.advance(task)

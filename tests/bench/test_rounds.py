@@ -36,7 +36,7 @@ class ScriptedProbe:
     def __init__(self, *roofs: Roofs) -> None:
         self._roofs = iter(roofs)
 
-    def measure(self) -> Roofs:
+    def measure(self, label: str) -> Roofs:
         return next(self._roofs)
 
 
