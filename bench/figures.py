@@ -36,10 +36,15 @@ class Figure:
     high: float
     rounds: int
     detail: str = ""  # what it was formed from, such as "310 / 254 tokens/s"
+    variant: str = ""  # where one goal is measured in several ways, such as "int8"
 
     @property
     def goal(self) -> Goal:
         return GOALS[self.key]
+
+    @property
+    def text(self) -> str:
+        return f"{self.goal.text}, {self.variant}" if self.variant else self.goal.text
 
     @property
     def verdict(self) -> str:
@@ -64,9 +69,9 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def figure_of(key: str, values: Sequence[float], detail: str = "") -> Figure:
+def figure_of(key: str, values: Sequence[float], detail: str = "", variant: str = "") -> Figure:
     """A figure from one value a round."""
-    return Figure(key, median(values), *bootstrap_interval(values), len(values), detail)
+    return Figure(key, median(values), *bootstrap_interval(values), len(values), detail, variant)
 
 
 def ratio_of(key: str, ours: Sequence[float], theirs: Sequence[float], unit: str) -> Figure:
@@ -91,7 +96,7 @@ def print_figures(title: str, figures: Sequence[Figure]) -> None:
         goal, verdict = figure.goal, figure.verdict
         sign = "<= " if goal.less_is_better else ">= "
         table.add_row(
-            goal.text,
+            figure.text,
             figure.detail,
             show(figure.value, goal.unit),
             f"{show(figure.low, 'x')} - {show(figure.high, 'x')}",
@@ -122,7 +127,7 @@ def draw_figures(axis: Any, figures: Sequence[Figure]) -> None:
     axis.minorticks_off()
     axis.axvline(1, color="black", linestyle="--", linewidth=1)
     axis.grid(axis="x", alpha=0.3)
-    axis.set_yticks(range(len(figures)), [figure.goal.text for figure in figures], fontsize=8)
+    axis.set_yticks(range(len(figures)), [figure.text for figure in figures], fontsize=8)
     axis.set_ylim(len(figures) - 0.4, -0.6)
     axis.set_xlabel(
         "measured over floor (dashed: floor; diamond: aim; line: 95 %; right is better)"

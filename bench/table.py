@@ -34,16 +34,19 @@ def parse_arguments() -> argparse.Namespace:
 
 def read_lines(files: list[Path]) -> list[Line]:
     """In the order of GOALS; of a figure in several files the newest file's counts."""
-    found: dict[str, Line] = {}
+    found: dict[tuple[str, str], Line] = {}
     for path in sorted(files, key=lambda file: file.stat().st_mtime):
         content = json.loads(path.read_text())
         entries = content.get("figures", []) if isinstance(content, dict) else []
         for entry in entries:
             if isinstance(entry, dict) and entry.get("key") in GOALS:
                 names = ("key", "value", "low", "high", "rounds", "detail")
-                figure = Figure(**{name: entry[name] for name in names})
-                found[figure.key] = Line(figure, content["machine"], content["command"])
-    return [found[key] for key in GOALS if key in found]
+                values = {name: entry[name] for name in names}
+                figure = Figure(**values, variant=entry.get("variant", ""))
+                found[figure.key, figure.variant] = Line(
+                    figure, content["machine"], content["command"]
+                )
+    return [line for key in GOALS for line in found.values() if line.figure.key == key]
 
 
 def markdown(lines: list[Line]) -> str:
@@ -57,7 +60,7 @@ def markdown(lines: list[Line]) -> str:
         sign = "≤ " if goal.less_is_better else "≥ "
         mark = {"aim": "**", "floor": "", "below": "*"}[figure.verdict]
         cells: list[Any] = [
-            goal.text,
+            figure.text,
             sign + show(goal.floor, goal.unit),
             sign + show(goal.aim, goal.unit),
             mark + show(figure.value, goal.unit) + mark,
@@ -80,7 +83,7 @@ def main() -> None:
     reached = sum(figure.verdict != "below" for figure in figures)
     aims = sum(figure.verdict == "aim" for figure in figures)
     title = f"{reached} of {len(figures)} figures at their floor, {aims} at their aim"
-    title += f"; {len(GOALS) - len(figures)} not measured"
+    title += f"; {len(GOALS) - len({figure.key for figure in figures})} not measured"
     print_figures(f"{title}; {lines[0].machine}", figures)
     args.markdown.parent.mkdir(parents=True, exist_ok=True)
     args.markdown.write_text(markdown(lines))
