@@ -201,7 +201,7 @@ def main() -> None:
             (work / key).mkdir()
         resolved = resolve_model(args.model)
         if args.only != "cache":
-            model = bfloat16_export(resolved, work / "model")
+            model = bfloat16_export(resolved)
             rows += asyncio.run(measure_served(args, model, work, tell))
         if "cache" in args.only.split(","):
             rows += measure_cost(resolved, args.cache_dtype, args.rounds, tell)
