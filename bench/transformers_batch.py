@@ -54,6 +54,7 @@ def make_continuous(model: Any) -> Run:
         num_blocks=NUM_PAGES,
         max_batch_tokens=BATCH_TOKENS,
         allow_block_sharing=False,
+        auto_switch_to_flash=False,
     )
 
     def run(prompts: list[list[int]], max_tokens: int) -> None:
@@ -83,9 +84,8 @@ def main() -> None:
         "continuous": make_continuous,
         "sequential": make_sequential,
     }
-    attention = "sdpa_paged" if way == "continuous" else "sdpa"
     model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=getattr(torch, dtype), attn_implementation=attention
+        path, dtype=getattr(torch, dtype), attn_implementation="sdpa"
     ).eval()
     run = makers[way](model)
     for line in sys.stdin:
