@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-PAGE_TOKENS, NUM_PAGES, BATCH_TOKENS = 256, 96, 4096  # room for 64 requests of 384 tokens
+PAGE_TOKENS, NUM_PAGES, BATCH_TOKENS = 256, 72, 4096  # room for 32 requests of 512 tokens
+MAX_REQUESTS = 64  # else as many as the first call has, for good
 Run = Callable[[list[list[int]], int], None]
 
 
@@ -53,6 +54,7 @@ def make_continuous(model: Any) -> Run:
         page_size=PAGE_TOKENS,
         num_blocks=NUM_PAGES,
         max_batch_tokens=BATCH_TOKENS,
+        max_requests_per_batch=MAX_REQUESTS,
         allow_block_sharing=False,
         auto_switch_to_flash=False,
     )
