@@ -51,6 +51,7 @@ bench:  ## every figure that has a floor, then one table; VLLM=DIR LLAMA=DIR are
 	-$(BIN)/python bench/overhead.py $(call RESULT,overhead)
 	-$(BIN)/python bench/roof.py $(call RESULT,roof)
 	-$(BIN)/python bench/paper.py $(call RESULT,paper)
+	-$(BIN)/python bench/shared_prefix.py $(call RESULT,shared_prefix)
 	$(BIN)/python bench/table.py
 
 bench-table:  ## the figures of bench/results/*.json as one table and one plot

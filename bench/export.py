@@ -13,10 +13,8 @@ def bfloat16_export(model: Path) -> Path:
     """A bfloat16 copy of a checkpoint with its tokenizer, made once."""
     facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in model.iterdir()]
     state = repr((str(model.resolve()), sorted(facts))).encode()
-    name = hashlib.blake2b(state, digest_size=8).hexdigest()
-    return build_once(
-        cache_dir() / "bench" / f"bfloat16-{name}", lambda folder: _export(model, folder)
-    )
+    target = cache_dir() / "bench" / f"bfloat16-{hashlib.blake2b(state, digest_size=8).hexdigest()}"
+    return build_once(target, lambda folder: _export(model, folder))
 
 
 def _export(model: Path, folder: Path) -> None:

@@ -6,9 +6,10 @@ All are preloaded with tcmalloc and, with --vllm, Intel OpenMP, and use all core
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
-from command import add_lengths, add_vllm, case_of, levels_of, make_parser, run
+from command import add_lengths, case_of, levels_of, make_parser, run
 from figures import Figure
 from offline import transformers_engine
 from peers import Octavo
@@ -21,8 +22,9 @@ CROWD = 32  # requests at once, where the other two ways are compared
 def parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__, "generate")
     add_lengths(parser, "1,8,32")
-    add_vllm(parser)
+    parser.add_argument("--vllm", type=Path, help="environment made by bench/setup_vllm.sh")
     parser.add_argument("--dtype", default="auto", help="of transformers; a comma joins several")
+    parser.add_argument("--sequential-rounds", type=int, default=3, help="of the slowest way")
     return parser.parse_args()
 
 
@@ -43,7 +45,12 @@ def main() -> None:
                 by_way.setdefault(way, []).append(engine)
         cases = [case_of(args, level, [octavo, *by_way[GENERATE]]) for level in levels_of(args)]
         cases.append(case_of(args, crowd, [octavo, *by_way[CONTINUOUS]], crowd_name))
-        cases.append(case_of(args, crowd, [octavo, *by_way[SEQUENTIAL]], sequential_name))
+        slow = case_of(args, crowd, [octavo, *by_way[SEQUENTIAL]], sequential_name)
+
+        def prompts(number: int) -> list[list[int]]:
+            return slow.prompts(number)[: crowd if number >= 0 else 1]
+
+        cases.append(replace(slow, prompts=prompts, rounds=args.sequential_rounds))
         return cases
 
     def make_figures(rows: Rows) -> list[Figure | None]:

@@ -31,7 +31,8 @@ def main() -> None:
         engines.append(octavo_llm(model, work, args.settings))
         if args.vllm is not None:
             for dtype in args.vllm_dtype.split(","):
-                engines.append(vllm_llm(model, work, args.vllm.resolve(), dtype))
+                context = args.input_tokens + args.output_tokens + 64
+                engines.append(vllm_llm(model, work, args.vllm.resolve(), dtype, context))
         return [case_of(args, level, engines) for level in levels_of(args)]
 
     def make_figures(rows: Rows) -> list[Figure | None]:

@@ -5,10 +5,12 @@
 Runs in the environment of either, so it imports nothing of this repository but that class.
 """
 
+import importlib
 import json
 import os
 import sys
 import time
+from typing import Any
 
 
 def main() -> None:
@@ -16,18 +18,13 @@ def main() -> None:
     # Only results go to standard output; an engine that prints, prints into the log.
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    if engine == "octavo":
-        from octavo import LLM, SamplingParams
-
-        llm = LLM(model=model, **settings)
-    else:
-        from vllm import LLM, SamplingParams
-
-        llm = LLM(model=model, skip_tokenizer_init=True, **settings)
+    library: Any = importlib.import_module(engine)
+    own = {"skip_tokenizer_init": True} if engine == "vllm" else {}
+    llm = library.LLM(model=model, **settings, **own)
     options = {"detokenize": False} if engine == "vllm" else {}
     for line in sys.stdin:
         request = json.loads(line)
-        sampling = SamplingParams(
+        sampling = library.SamplingParams(
             temperature=0.0, max_tokens=request["max_tokens"], ignore_eos=True, **options
         )
         prompts = [{"prompt_token_ids": ids} for ids in request["prompts"]]

@@ -65,10 +65,10 @@ def octavo_llm(model: Path, log_dir: Path, settings: dict[str, object]) -> Offli
     return Offline("octavo LLM", [*command, json.dumps(settings)], {}, log_dir)
 
 
-def vllm_llm(model: Path, log_dir: Path, venv: Path, dtype: str) -> Offline:
+def vllm_llm(model: Path, log_dir: Path, venv: Path, dtype: str, max_model_len: int) -> Offline:
     """vLLM's `LLM` in its own environment, compiled, on all cores."""
     dtype = vllm_dtype(dtype)
-    settings = {"dtype": dtype, "max_model_len": 384, "max_num_seqs": 64, "seed": 0}
+    settings = {"dtype": dtype, "max_model_len": max_model_len, "max_num_seqs": 64, "seed": 0}
     command = [str(venv / "bin/python"), str(HERE / "llm_batch.py"), "vllm", str(model)]
     env = vllm_environment(venv)
     return Offline(f"vllm LLM {dtype}", [*command, json.dumps(settings)], env, log_dir)

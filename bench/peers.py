@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import grpc
@@ -128,7 +129,7 @@ class HttpServed(Served):
                             return
                 await asyncio.sleep(0.5)
 
-    async def events(self, path: str, body: dict[str, object]) -> AsyncIterator[dict[str, object]]:
+    async def events(self, path: str, body: dict[str, object]) -> AsyncIterator[dict[str, Any]]:
         async with self._session.post(self._url + path, json=body) as reply:
             reply.raise_for_status()
             async for line in reply.content:
@@ -198,7 +199,7 @@ class Vllm(HttpServed):
             "ignore_eos": True, "stream": True, "return_token_ids": True,
         }  # fmt: skip
         async for event in self.events("/v1/completions", body):
-            for choice in event["choices"]:  # type: ignore[attr-defined]
+            for choice in event["choices"]:
                 if choice["token_ids"]:
                     yield len(choice["token_ids"])
 
@@ -211,7 +212,8 @@ class Llama(HttpServed):
         command = [
             str(folder / "bin/llama-server"), "--model", str(gguf),
             "--host", "127.0.0.1", "--port", str(port), "--threads", "1", "--threads-batch", "1",
-            "--parallel", str(slots), "--ctx-size", str(slots * context), "--no-webui",
+            "--parallel", str(slots), "--ctx-size", str(slots * context),
+            "--no-webui", "--cache-ram", "0",
         ]  # fmt: skip
         log = log_dir / f"{name.replace(' ', '-')}.log"
         super().__init__(name, Process(command, {"LD_PRELOAD": preloads(None)}, log), port)
@@ -219,8 +221,11 @@ class Llama(HttpServed):
     async def send(self, prompt: list[int], max_tokens: int) -> AsyncIterator[int]:
         body = {
             "prompt": prompt, "n_predict": max_tokens, "temperature": 0.0, "ignore_eos": True,
-            "stream": True, "cache_prompt": False, "return_tokens": True,
+            "stream": True, "cache_prompt": False,
         }  # fmt: skip
+        known = 0  # an event may be held back until its text is whole UTF-8, so count by the total
         async for event in self.events("/completion", body):
-            if event["tokens"] and not event.get("stop"):
-                yield len(event["tokens"])  # type: ignore[arg-type]
+            total = int(event["tokens_predicted"])
+            if total > known:
+                yield total - known
+            known = total

@@ -32,11 +32,16 @@ class Roofs:
     stream_gb_per_s: float
     bf16_gflop_per_s: float
     float32_gflop_per_s: float
+    label: str = ""  # what was measured next
+
+    @property
+    def values(self) -> tuple[float, float, float]:
+        return self.stream_gb_per_s, self.bf16_gflop_per_s, self.float32_gflop_per_s
 
 
 def usable_rounds(roofs: Sequence[Roofs]) -> list[bool]:
     """Which rounds ran on an undisturbed machine: every roof near the run's best."""
-    table = [tuple(asdict(round_roofs).values()) for round_roofs in roofs]
+    table = [round_roofs.values for round_roofs in roofs]
     best = [max(column) for column in zip(*table, strict=True)]
     return [
         all(value >= USABLE_SHARE * top for value, top in zip(row, best, strict=True))
@@ -50,8 +55,10 @@ def print_roofs(roofs: Sequence[Roofs]) -> None:
         table.add_column(heading, justify="right")
     table.add_column("")
     for number, (row, usable) in enumerate(zip(roofs, usable_rounds(roofs), strict=True)):
-        cells = [f"{value:.1f}" for value in asdict(row).values()]
-        table.add_row(str(number), *cells, "" if usable else "[red]disturbed, left out[/]")
+        cells = [f"{value:.1f}" for value in row.values]
+        table.add_row(
+            row.label or str(number), *cells, "" if usable else "[red]disturbed, left out[/]"
+        )
     Console(width=110).print(table)
 
 
@@ -68,14 +75,14 @@ class RoofProbe:
             text=True,
         )
 
-    def measure(self) -> Roofs:
+    def measure(self, label: str = "") -> Roofs:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("the process that measures the roofs ended")
-        return Roofs(**json.loads(line))
+        return Roofs(**json.loads(line) | {"label": label})
 
     def close(self) -> None:
         assert self._process.stdin is not None

@@ -51,6 +51,7 @@ class Case:
     engines: Sequence[Engine]
     prompts: Callable[[int], list[list[int]]]  # by round
     max_tokens: int
+    rounds: int | None = None  # only in so many rounds, where it takes long
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +74,23 @@ async def run_rounds(
     roofs: list[Roofs] = []
     await asyncio.gather(*(engine.ready() for engine in engines))
     with Progress() as progress:
-        total = (rounds + 1) * sum(len(case.engines) for case in cases)
-        task = progress.add_task("", total=total)
-        for number in range(-1, rounds):
-            for case in cases:
-                await asyncio.sleep(SETTLE_S)
-                progress.update(task, description=f"round {number}, roofs")
-                roofs.append(await asyncio.to_thread(probe.measure))
-                for engine in case.engines if number % 2 == 0 else reversed(case.engines):
-                    progress.update(task, description=f"round {number}, {case.name}, {engine.name}")
-                    row = await measure_one(case, engine, engines, number)
-                    rows.append(row | {"roof": len(roofs) - 1})
-                    progress.advance(task)
+        turns = [
+            (number, case)
+            for number in range(-1, rounds)
+            for case in cases
+            if case.rounds is None or number < case.rounds
+        ]
+        task = progress.add_task("", total=sum(len(case.engines) for _, case in turns))
+        for number, case in turns:
+            await asyncio.sleep(SETTLE_S)
+            place = f"round {number}, {case.name}"
+            progress.update(task, description=f"{place}, roofs")
+            roofs.append(await asyncio.to_thread(probe.measure, place))
+            for engine in case.engines if number % 2 == 0 else reversed(case.engines):
+                progress.update(task, description=f"{place}, {engine.name}")
+                row = await measure_one(case, engine, engines, number)
+                rows.append(row | {"roof": len(roofs) - 1})
+                progress.advance(task)
     usable = usable_rounds(roofs)
     for row in rows:
         row["disturbed"] = not usable[row["roof"]]

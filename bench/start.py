@@ -101,7 +101,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     args = parse_arguments()
     with tempfile.TemporaryDirectory(prefix="octavo-bench-") as work:
-        model = bfloat16_export(resolve_model(args.model), Path(work) / "model")
+        model = bfloat16_export(resolve_model(args.model))
         rows = asyncio.run(measure(args, model, Path(work)))
     title = f"process start to first served token, warm caches, {machine()}"
     ours = [row["octavo_s"] for row in rows]

@@ -174,7 +174,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     args = parse_arguments()
     with tempfile.TemporaryDirectory(prefix="octavo-bench-") as work:
-        model = bfloat16_export(resolve_model(args.model), Path(work) / "model")
+        model = bfloat16_export(resolve_model(args.model))
         rows, pooled = asyncio.run(measure(args, model, Path(work)))
     title = (
         f"{args.streams} streams while prompts of {args.long_prompts} tokens arrive, {machine()}"

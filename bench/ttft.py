@@ -200,7 +200,7 @@ def main() -> None:
             (work / key).mkdir()
         resolved = resolve_model(args.model)
         if args.only != "cache":
-            model = bfloat16_export(resolved, work / "model")
+            model = bfloat16_export(resolved)
             rows += asyncio.run(measure_served(args, model, work, tell))
         if "cache" in args.only.split(","):
             from cache_cost import measure_cost  # with torch, which nobody else here needs
