@@ -4,7 +4,7 @@ PROTOS = $(shell find protos -name '*.proto')
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 FOLDERS = octavo router prefill_worker decode_worker kernels tests bench simulator
 
-.PHONY: install protos format check test exact kernels simulate bench-serve bench-paper bench-rag bench-gpu bench-shared-prefix
+.PHONY: install protos format check test exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-relay bench-overhead bench-roof bench-ttft bench-tail bench-start
 
 install:  ## make .venv with everything development needs
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade pip && $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
@@ -35,8 +35,39 @@ kernels:  ## registers, spills and shared memory of every Triton variant
 simulate:  ## project the service to many workers; ARGS=--validate measures first
 	$(BIN)/python -m simulator $(ARGS)
 
-bench-serve:
+VLLM_PEER = $(if $(VLLM),--vllm $(VLLM))
+RESULT = --json bench/results/$(1).json --plot bench/results/$(1).png
+
+bench:  ## every figure that has a floor, then one table; VLLM=DIR LLAMA=DIR are the peers' folders
+	-$(BIN)/python bench/serve.py --int8 $(VLLM_PEER) $(call RESULT,serve)
+	-$(BIN)/python bench/rag.py --int8 $(VLLM_PEER) $(call RESULT,rag)
+	-$(BIN)/python bench/llm.py $(VLLM_PEER) $(call RESULT,llm)
+	-$(BIN)/python bench/generate.py $(VLLM_PEER) $(call RESULT,generate)
+	$(if $(LLAMA),-$(BIN)/python bench/llama.py --llama $(LLAMA) $(call RESULT,llama))
+	-$(BIN)/python bench/tail.py $(VLLM_PEER) $(call RESULT,tail)
+	-$(BIN)/python bench/ttft.py $(VLLM_PEER) $(call RESULT,ttft)
+	-$(BIN)/python bench/start.py $(VLLM_PEER) $(call RESULT,start)
+	-$(BIN)/python bench/relay.py $(call RESULT,relay)
+	-$(BIN)/python bench/overhead.py $(call RESULT,overhead)
+	-$(BIN)/python bench/roof.py $(call RESULT,roof)
+	-$(BIN)/python bench/paper.py $(call RESULT,paper)
+	-$(BIN)/python bench/shared_prefix.py $(call RESULT,shared_prefix)
+	$(BIN)/python bench/table.py
+
+bench-table:  ## the figures of bench/results/*.json as one table and one plot
+	$(BIN)/python bench/table.py $(ARGS)
+
+bench-serve:  ## output tokens/s beside vLLM's; ARGS="--vllm DIR --int8"
 	$(BIN)/python bench/serve.py $(ARGS)
+
+bench-generate:  ## beside transformers: generate, continuous batching, one after another
+	$(BIN)/python bench/generate.py $(ARGS)
+
+bench-llm:  ## LLM in process beside vLLM's; ARGS="--vllm DIR"
+	$(BIN)/python bench/llm.py $(ARGS)
+
+bench-llama:  ## beside llama.cpp's server, one core each; ARGS="--llama DIR"
+	$(BIN)/python bench/llama.py $(ARGS)
 
 bench-paper:  ## the PagedAttention paper's tables, its figures beside ours
 	$(BIN)/python bench/paper.py $(ARGS)
@@ -49,3 +80,21 @@ bench-gpu:  ## every GPU kernel against float64, this GPU's ceilings and others'
 
 bench-shared-prefix:  ## decode attention over shared blocks, kernel alone
 	$(BIN)/python bench/shared_prefix.py $(ARGS)
+
+bench-relay:  ## the router alone: tokens and requests a second of one core
+	$(BIN)/python bench/relay.py $(ARGS)
+
+bench-overhead:  ## work around the model: of a step, and served over a bare loop
+	$(BIN)/python bench/overhead.py $(ARGS)
+
+bench-roof:  ## prefill over a GEMM, a step over streaming its weights
+	$(BIN)/python bench/roof.py $(ARGS)
+
+bench-ttft:  ## first tokens: over vLLM's, warm over cold, hand-off, cache; ARGS="--vllm DIR"
+	$(BIN)/python bench/ttft.py $(ARGS)
+
+bench-tail:  ## p99 ITL while long prompts arrive; ARGS="--vllm DIR"
+	$(BIN)/python bench/tail.py $(ARGS)
+
+bench-start:  ## process start to first token; ARGS="--vllm DIR"
+	$(BIN)/python bench/start.py $(ARGS)

@@ -2,13 +2,16 @@
 
     python bench/paper.py [--json FILE] [--plot FILE]
 
-Slots and concurrency are facts of the allocator: the engine's scheduler and pool run the lengths
-without a model. Kernel times are of the CPU kernels on one thread; the paper's are of an A100.
+Slots, concurrency and sharing are facts of the allocator: the engine's scheduler and pool run the
+lengths without a model. Kernel times are of the CPU kernels on one thread; the paper's are of an
+A100. Swap, beams and copy-on-write do not exist in the engine, and the tables say so.
 """
 
 import argparse
 import json
 import os
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from rich.progress import Progress
 
+from figures import Figure, figure_of, print_figures
 from octavo.kernels.cpu import ops
 from paper_allocator import (
     WORKLOADS,
@@ -27,6 +31,7 @@ from paper_allocator import (
     paged,
     power_of_two_slots,
     reserved,
+    shared_by_samples,
 )
 from paper_kernels import attention, recompute
 from paper_report import draw, show
@@ -34,6 +39,8 @@ from report import machine
 
 BLOCK_SIZES = [8, 16, 32, 64, 128]
 KERNEL_SHAPES = [(8, 64), (8, 128), (8, 256), (32, 64), (32, 128), (32, 256)]  # as Figure 18a
+NUM_SAMPLES = [2, 4, 6]  # as Figure 15
+SHARED_PART = 8  # of the requests one eighth, each with several samples
 Figures = dict[str, Any]
 
 
@@ -41,6 +48,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--draws", type=int, default=3, help="of lengths, for the judged figures")
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what is computed again")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32", "float16"))
     parser.add_argument("--json", type=Path, help="write all figures here")
@@ -49,12 +57,14 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure(args: argparse.Namespace, progress: Progress) -> Figures:
-    task = progress.add_task("", total=2 + len(KERNEL_SHAPES) + len(BLOCK_SIZES) + 1)
+    total = 2 * len(WORKLOADS) + args.draws + len(KERNEL_SHAPES) + len(BLOCK_SIZES) + 1
+    task = progress.add_task("", total=total)
 
     def begin(what: str) -> None:
         progress.update(task, description=what, advance=1)
 
     figures: Figures = {"policies": {}, "block sizes": {}, "kernel": [], "kernel by block": {}}
+    figures["samples"] = {}
     for workload in WORKLOADS:
         begin(f"slots, {workload}")
         lengths = draw_lengths(workload, args.requests, args.seed)
@@ -66,6 +76,15 @@ def measure(args: argparse.Namespace, progress: Progress) -> Figures:
             "power of two": reserved(lengths, power_of_two_slots),
             "longest": reserved(lengths, longest_slots),
         }
+        begin(f"samples of one prompt, {workload}")
+        few = lengths[: len(lengths) // SHARED_PART]
+        figures["samples"][workload] = {n: shared_by_samples(few, n) for n in NUM_SAMPLES}
+    figures["draws"] = []
+    for draw_index in range(args.draws):
+        begin(f"slots, draw {draw_index}")
+        lengths = draw_lengths("ShareGPT-like", args.requests, args.seed + draw_index)
+        uses = paged(lengths, 16), reserved(lengths, longest_slots)
+        figures["draws"].append(dict(zip(("paged", "longest"), uses, strict=True)))
     torch.set_num_threads(1)
     dtype: torch.dtype = getattr(torch, args.dtype)
     ops.warm_up(dtype)
@@ -82,6 +101,18 @@ def measure(args: argparse.Namespace, progress: Progress) -> Figures:
     return figures
 
 
+def judged(figures: Figures) -> list[Figure]:
+    """What has a floor: slots in use, and requests at once over reserving the longest output."""
+    paged_uses = [one["paged"] for one in figures["draws"]]
+    longest = [one["longest"] for one in figures["draws"]]
+    ratios = [a.concurrency / b.concurrency for a, b in zip(paged_uses, longest, strict=True)]
+    detail = f"{paged_uses[0].concurrency:.1f} / {longest[0].concurrency:.1f} requests at once"
+    return [
+        figure_of("slots", [100 * use.utilisation for use in paged_uses], "ShareGPT-like lengths"),
+        figure_of("concurrency", ratios, detail),
+    ]
+
+
 def as_json(value: object) -> object:
     return (
         {name: getattr(value, name) for name in value.__slots__}
@@ -95,10 +126,17 @@ def main() -> None:
     with Progress() as progress:
         figures = measure(args, progress)
     show(figures)
+    verdicts = judged(figures)
+    print_figures(f"judged, one draw of lengths a round, {machine()}", verdicts)
     draw(args.plot, figures, f"{args.dtype}, one thread, {machine()}")
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(figures, default=as_json, indent=1) + "\n")
+        content = figures | {
+            "machine": machine(),
+            "command": " ".join(["python", *sys.argv]),
+            "figures": [asdict(verdict) for verdict in verdicts],
+        }
+        args.json.write_text(json.dumps(content, default=as_json, indent=1) + "\n")
         print(f"figures: {args.json}")
 
 

@@ -10,6 +10,8 @@ from paper_allocator import Use
 from paper_kernels import KNOWN_TOKENS
 
 PAPER_UTILISATION = {"paged, block 16": 96.3, "exact": 38.2, "power of two": 26.8, "longest": 20.4}
+PAPER_SAMPLES = {"ShareGPT-like": "16.2 to 30.5", "Alpaca-like": "6.1 to 9.8"}
+PAPER_BEAMS = {"ShareGPT-like": "44.3 to 66.3", "Alpaca-like": "37.6 to 55.2"}
 PAPER_CONCURRENCY = {"paged, block 16": 30.42, "exact": 13.62, "longest": 7.00}
 Figures = dict[str, Any]
 
@@ -21,8 +23,10 @@ def show(figures: Figures) -> None:
     console.print(block_table(figures))
     console.print(kernel_table(figures["kernel"]))
     console.print(recompute_table(figures["recompute"]))
+    console.print(sharing_table(figures["samples"]))
     console.print(
-        "Not built, so not in these tables: swap, and blocks shared by parallel samples and beams."
+        "Not built in the engine: swap, beams, several samples of one request (their table is of"
+        " sequences\nwith one prompt in the engine's pool), copy on write of a half-filled block."
     )
 
 
@@ -94,6 +98,19 @@ def recompute_table(rows: dict[int, dict[str, float]]) -> Table:
     )  # fmt: skip
     for size, row in rows.items():
         table.add_row(str(size), f"{row['recompute']:.1f}", "not built", f"{row['copy']:.2f}")
+    return table
+
+
+def sharing_table(samples: dict[str, dict[int, float]]) -> Table:
+    numbers = list(next(iter(samples.values())))
+    table = _table(
+        "blocks saved by sharing a prompt, % (paper, Figure 15: 2 to 6 samples or beams)",
+        "lengths", *(f"{n} samples" for n in numbers), "paper, samples", "beams", "paper, beams",
+    )  # fmt: skip
+    for workload, saved in samples.items():
+        cells = [f"{100 * saved[n]:.1f}" for n in numbers]
+        paper = PAPER_SAMPLES[workload], "not built", PAPER_BEAMS[workload]
+        table.add_row(workload, *cells, *paper)
     return table
 
 

@@ -1,79 +1,50 @@
-"""The engines that are measured: each is started, asked for token streams, and ended by its pid.
+"""The served engines that are measured: each is started, asked for token streams, and ended.
 
-Every engine gets the same token ids, the same bfloat16 weights and the same two rules: greedy, and
-no stop before max_tokens.
+Every engine gets the same token ids, the same weights and the same two rules: greedy, and no stop
+before max_tokens. An engine that is not asked sleeps; `cpu_s` shows whether it does.
 """
 
 import asyncio
 import contextlib
 import json
 import os
-import signal
-import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import grpc
 
+from load import run_closed_loop, summarize
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
+from process import Process, free_port, has_bfloat16, preloads
 
-READY_TIMEOUT_S = 600
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+READY_TIMEOUT_S = 1_800  # vLLM compiles at its first start, for minutes on a busy machine
+# A machine that others use may hold a step up for seconds; a measurement is no reason to give up.
+PATIENCE = {"OCTAVO_STUCK_AFTER_S": "120"}
+KV_BYTES = 1 << 30  # each worker's: several engines share the memory of one machine
 
 
-def preloads(venv: Path | None) -> str:
-    """tcmalloc and Intel OpenMP, where installed: every CPU engine is faster with them."""
-    found = []
-    for path in ("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",):
-        if Path(path).exists():
-            found.append(path)
-    if venv is not None and (venv / "lib/libiomp5.so").exists():
-        found.append(str(venv / "lib/libiomp5.so"))
-    return ":".join(found)
+class Served:
+    """What every served engine shares: a closed loop of streams."""
+
+    name: str
+
+    def send(self, prompt: list[int], max_tokens: int) -> AsyncIterator[int]:
+        """The sizes of the token groups of one request, as they arrive."""
+        raise NotImplementedError
+
+    async def measure(
+        self, prompts: list[list[int]], concurrency: int, max_tokens: int
+    ) -> dict[str, float]:
+        """Throughput and latencies with `concurrency` requests open at a time."""
+        return summarize(await run_closed_loop(self.send, prompts, concurrency, max_tokens))
 
 
-class Process:
-    """A server in a session of its own; ending it ends its children."""
-
-    def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
-        self._log = log.open("wb")
-        self._process = subprocess.Popen(
-            command,
-            env=os.environ | env,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        self.log = log
-
-    def check(self) -> None:
-        if self._process.poll() is not None:
-            tail = self.log.read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"the server ended with {self._process.returncode}:\n{tail}")
-
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._log.close()
-
-
-class Octavo:
+class Octavo(Served):
     """`octavo up` with one prefill and one decode worker, driven through the public stubs."""
-
-    name = "octavo"
 
     def __init__(
         self,
@@ -83,12 +54,19 @@ class Octavo:
         flags: list[str],
         env: dict[str, str] | None = None,
     ) -> None:
+        self.name = octavo_name(flags)
         self._address = address or f"127.0.0.1:{free_port()}"
         self._process: Process | None = None
         if address is None:
-            octavo = str(Path(sys.executable).with_name("octavo"))
-            command = [octavo, "up", "--model", str(model), "--address", self._address, *flags]
-            self._process = Process(command, env or {}, log_dir / "octavo.log")
+            octavo = [sys.executable, "-m", "octavo.cli.app", "up"]
+            command = [*octavo, "--model", str(model), "--address", self._address, *flags]
+            log = log_dir / f"{self.name.replace(' ', '-')}.log"
+            settings = PATIENCE | {"OCTAVO_KV_CACHE_BYTES": str(KV_BYTES)} | (env or {})
+            self._process = Process(command, settings, log)
+
+    @property
+    def cpu_s(self) -> float:
+        return self._process.cpu_s if self._process is not None else 0.0
 
     async def ready(self) -> None:
         self._channel = grpc.aio.insecure_channel(self._address)
@@ -121,29 +99,24 @@ class Octavo:
             self._process.end()
 
 
-class Vllm:
-    """vLLM's CPU build, served, compiled, on both cores, driven through its completions API."""
+def octavo_name(flags: list[str]) -> str:
+    """octavo, or octavo int8 where the flags ask for that quantization."""
+    if "--quantization" in flags:
+        return f"octavo {flags[flags.index('--quantization') + 1]}"
+    return "octavo"
 
-    name = "vllm"
 
-    def __init__(self, model: Path, log_dir: Path, venv: Path, max_model_len: int) -> None:
-        self._port = free_port()
-        command = [
-            str(venv / "bin/python"), "-m", "vllm.entrypoints.openai.api_server",
-            "--model", str(model), "--served-model-name", "model",
-            "--host", "127.0.0.1", "--port", str(self._port), "--dtype", "bfloat16",
-            "--max-model-len", str(max_model_len), "--max-num-seqs", "64",
-            "--disable-log-stats", "--no-enable-log-requests",
-        ]  # fmt: skip
-        env = {
-            "LD_PRELOAD": preloads(venv),
-            "VLLM_CPU_KVCACHE_SPACE": "2",
-            "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
-            "HF_HUB_OFFLINE": "1",
-            "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
-        }
-        env.pop("OMP_NUM_THREADS", None)
-        self._process = Process(command, env, log_dir / "vllm.log")
+class HttpServed(Served):
+    """A peer that streams server-sent events over HTTP."""
+
+    def __init__(self, name: str, process: Process, port: int) -> None:
+        self.name = name
+        self._process = process
+        self._url = f"http://127.0.0.1:{port}"
+
+    @property
+    def cpu_s(self) -> float:
+        return self._process.cpu_s
 
     async def ready(self) -> None:
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
@@ -151,61 +124,108 @@ class Vllm:
             while True:
                 self._process.check()
                 with contextlib.suppress(aiohttp.ClientError):
-                    async with self._session.get(f"http://127.0.0.1:{self._port}/health") as reply:
+                    async with self._session.get(f"{self._url}/health") as reply:
                         if reply.status == 200:
                             return
-                await asyncio.sleep(1)
+                await asyncio.sleep(0.5)
 
-    async def send(self, prompt: list[int], max_tokens: int) -> AsyncIterator[int]:
-        body = {
-            "model": "model", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0,
-            "ignore_eos": True, "stream": True, "return_token_ids": True,
-        }  # fmt: skip
-        url = f"http://127.0.0.1:{self._port}/v1/completions"
-        async with self._session.post(url, json=body) as reply:
+    async def events(self, path: str, body: dict[str, object]) -> AsyncIterator[dict[str, Any]]:
+        async with self._session.post(self._url + path, json=body) as reply:
             reply.raise_for_status()
             async for line in reply.content:
-                if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
-                    continue
-                for choice in json.loads(line[6:])["choices"]:
-                    if choice["token_ids"]:
-                        yield len(choice["token_ids"])
+                if line.startswith(b"data: ") and not line.startswith(b"data: [DONE]"):
+                    yield json.loads(line[6:])
 
     async def close(self) -> None:
         await self._session.close()
         self._process.end()
 
 
-class Transformers:
-    """`transformers` generate: one static batch at a time, in a process of its own."""
+def vllm_dtype(dtype: str) -> str:
+    """auto: what is faster on this processor, by whether it multiplies bfloat16 in hardware."""
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if has_bfloat16() else "float32"
 
-    name = "transformers"
 
-    def __init__(self, model: Path, log_dir: Path, venv: Path | None) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("transformers_batch.py")), str(model)],
-            env=os.environ
-            | {"LD_PRELOAD": preloads(venv), "OMP_NUM_THREADS": str(os.cpu_count() or 1)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(log_dir / "transformers.log").open("wb"),
-            text=True,
-        )
+@dataclass(frozen=True, slots=True)
+class VllmOptions:
+    """How vLLM is run; by default what is fastest on this machine."""
 
-    async def ready(self) -> None:
-        """Loading is waited for by the first batch."""
+    dtype: str = "auto"
+    flags: list[str] = field(default_factory=list)  # such as --enforce-eager
 
-    def run(self, prompts: list[list[int]], max_tokens: int) -> dict[str, float]:
-        """Prefill and decode of one batch; seconds to the first token and in all."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"prompts": prompts, "max_tokens": max_tokens}) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the transformers process ended; see its log")
-        return dict(json.loads(line))
 
-    async def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(30)
+def vllm_environment(venv: Path) -> dict[str, str]:
+    cores = sorted(os.sched_getaffinity(0))
+    return {
+        "LD_PRELOAD": preloads(venv),
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+        "OMP_NUM_THREADS": str(len(cores)),
+        "HF_HUB_OFFLINE": "1",
+        "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": "",
+    }
+
+
+class Vllm(HttpServed):
+    """vLLM's CPU build, served, compiled, on both cores, driven through its completions API."""
+
+    def __init__(
+        self,
+        model: Path,
+        log_dir: Path,
+        venv: Path,
+        max_model_len: int,
+        options: VllmOptions | None = None,
+    ) -> None:
+        options = options or VllmOptions()
+        dtype, port = vllm_dtype(options.dtype), free_port()
+        name = " ".join(["vllm", dtype, *(flag.lstrip("-") for flag in options.flags)])
+        command = [
+            str(venv / "bin/python"), "-m", "vllm.entrypoints.openai.api_server",
+            "--model", str(model), "--served-model-name", "model",
+            "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype,
+            "--max-model-len", str(max_model_len), "--max-num-seqs", "64",
+            "--disable-log-stats", "--no-enable-log-requests", *options.flags,
+        ]  # fmt: skip
+        log = log_dir / f"{name.replace(' ', '-')}.log"
+        super().__init__(name, Process(command, vllm_environment(venv), log), port)
+
+    async def send(self, prompt: list[int], max_tokens: int) -> AsyncIterator[int]:
+        body = {
+            "model": "model", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0,
+            "ignore_eos": True, "stream": True, "return_token_ids": True,
+        }  # fmt: skip
+        async for event in self.events("/v1/completions", body):
+            for choice in event["choices"]:
+                if choice["token_ids"]:
+                    yield len(choice["token_ids"])
+
+
+class Llama(HttpServed):
+    """llama.cpp's server with one thread and a slot for each caller."""
+
+    def __init__(self, gguf: Path, log_dir: Path, folder: Path, slots: int, context: int) -> None:
+        name, port = f"llama.cpp {gguf.stem}", free_port()
+        command = [
+            str(folder / "bin/llama-server"), "--model", str(gguf),
+            "--host", "127.0.0.1", "--port", str(port), "--threads", "1", "--threads-batch", "1",
+            "--parallel", str(slots), "--ctx-size", str(slots * context),
+            "--no-webui", "--cache-ram", "0",
+        ]  # fmt: skip
+        log = log_dir / f"{name.replace(' ', '-')}.log"
+        super().__init__(name, Process(command, {"LD_PRELOAD": preloads(None)}, log), port)
+
+    async def send(self, prompt: list[int], max_tokens: int) -> AsyncIterator[int]:
+        body = {
+            "prompt": prompt, "n_predict": max_tokens, "temperature": 0.0, "ignore_eos": True,
+            "stream": True, "cache_prompt": False,
+        }  # fmt: skip
+        known = 0  # an event may be held back until its text is whole UTF-8, so count by the total
+        async for event in self.events("/completion", body):
+            total = int(event["tokens_predicted"])
+            if total > known:
+                yield total - known
+            known = total
