@@ -62,6 +62,7 @@ async def running_decode_worker(
     """All parts of a decode worker, running and listening."""
     facts = facts_of(config, engine, "decode")
     facts.local_prefill_max_tokens = config.local_prefill_max_tokens
+    facts.serves_decode_many = True
     streams, news, server = OpenStreams(), CacheNews(), Server(SERVICES)
     with closing(CopyThread()) as copies:
         path = ReceivePath(engine.kv_cache, facts.layout, copies)

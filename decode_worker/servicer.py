@@ -11,8 +11,6 @@ import logging
 import time
 from dataclasses import dataclass
 
-import grpc
-
 from octavo.decode_worker.generation import Generation
 from octavo.decode_worker.prompt_pull import PromptPuller
 from octavo.engine.loop import EngineLoop
@@ -28,6 +26,7 @@ from octavo.rpc.errors import (
 )
 from octavo.worker.attempts import Attempt, Attempts
 from octavo.worker.engine_errors import engine_errors
+from octavo.worker.many_calls import DecodeContext, ManyContext, serve_many
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
 
@@ -35,8 +34,6 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 5.0
 DECODE = "decode"
-
-DecodeContext = grpc.aio.ServicerContext[worker_pb2.DecodeRequest, worker_pb2.DecodeResponse]
 
 
 @dataclass(slots=True)
@@ -67,6 +64,10 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
                 async with self.attempts.leg(spec.key, DECODE) as attempt:
                     attempt.join(DECODE)
                     await self._run(seq, start, attempt, context, arrived)
+
+    async def DecodeMany(self, _: object, context: ManyContext) -> None:
+        """Many Decode calls of one router, each a lease of its own."""
+        await serve_many(context, self.Decode)
 
     async def _run(
         self,

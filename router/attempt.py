@@ -1,7 +1,7 @@
 """One attempt of a request on its workers: both legs at once, one stream of tokens out.
 
     Prefill leg --first token--+
-                               +--> TokenMerge --> queue --> the request's text
+                               +--> TokenMerge --> emit --> the request's text
     Decode leg --- 0 1 2 3 ----+
 
 Either leg's failure ends the other. Both streams are leases: when this task ends, for whatever
@@ -9,7 +9,7 @@ reason, both are cancelled and the workers free what they hold.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from octavo.router.failures import LocalTailTooLong, leg_failure, worker_lost
 from octavo.router.merge import TokenMerge
 from octavo.router.report import RunReport
 from octavo.router.route import Route
-from octavo.router.worker import Leg
+from octavo.router.worker import DecodeCall, Leg
 from octavo.rpc.errors import RequestError
 
 # The output is complete; so long may the workers take to say what it cost them.
@@ -36,6 +36,13 @@ class NewTokens:
     finish_reason: FinishReason
 
 
+def joined(parts: list[NewTokens]) -> NewTokens:
+    """Tokens that came in several parts, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return NewTokens(tuple(i for part in parts for i in part.token_ids), parts[-1].finish_reason)
+
+
 class Attempt:
     """The legs of one attempt; `run` until they ended, `stop` from the reader's side."""
 
@@ -44,7 +51,7 @@ class Attempt:
         route: Route,
         sequence: worker_pb2.SequenceSpec,
         report: RunReport,
-        emit: Callable[[NewTokens], Awaitable[None]],
+        emit: Callable[[NewTokens], None],
     ) -> None:
         self._route = route
         self._sequence = sequence
@@ -52,9 +59,7 @@ class Attempt:
         self._emit = emit
         self._merge = TokenMerge()
         self._tasks: list[asyncio.Task[None]] = []
-        self._decode_call: (
-            grpc.aio.StreamStreamCall[worker_pb2.DecodeRequest, worker_pb2.DecodeResponse] | None
-        ) = None
+        self._decode_call: DecodeCall | None = None
         self._decode_has_tokens = False
         self._is_complete = False  # the reader has all that it wants
         self._settling: asyncio.TimerHandle | None = None
@@ -107,48 +112,48 @@ class Attempt:
         call = leg.call = leg.worker.prefill_stub.Prefill(request, timeout=timeout_s)
         with _ending(leg):
             async for response in call:
-                await self._on_prefill(response)
+                self._on_prefill(response)
 
     async def _decode(self, leg: Leg, timeout_s: float) -> None:
         prefill = self._route.prefill
         start = worker_pb2.DecodeRequest.Start(sequence=self._sequence)
         if prefill is not None:
             start.kv.prefill.CopyFrom(prefill.worker.ref)
-        call = leg.call = self._decode_call = leg.worker.decode_stub.Decode(timeout=timeout_s)
+        call = leg.call = self._decode_call = leg.worker.decode(timeout_s)
         with _ending(leg, is_alone=prefill is None):
             with suppress(asyncio.InvalidStateError):  # ended already; reading says why
                 await call.write(worker_pb2.DecodeRequest(start=start))
             async for response in call:
-                await self._on_decode(response)
+                self._on_decode(response)
 
-    async def _on_prefill(self, response: worker_pb2.PrefillResponse) -> None:
+    def _on_prefill(self, response: worker_pb2.PrefillResponse) -> None:
         match response.WhichOneof("event"):
             case "started":
                 self._report.prefill_started(response.started)
             case "token":
-                await self._take(response.token)
+                self._take(response.token)
                 if self._merge.is_finished and self._route.decode is not None:
                     self._end_legs()  # nothing to decode, so nothing to hand over
             case "completed":
                 self._report.prefill_completed(response.completed)
 
-    async def _on_decode(self, response: worker_pb2.DecodeResponse) -> None:
+    def _on_decode(self, response: worker_pb2.DecodeResponse) -> None:
         match response.WhichOneof("event"):
             case "started":
                 self._report.decode_started(response.started)
             case "tokens":
                 self._decode_has_tokens = True
-                await self._take(response.tokens)
+                self._take(response.tokens)
             case "completed":
                 self._report.decode_completed(response.completed)
 
-    async def _take(self, delta: worker_pb2.TokenDelta) -> None:
+    def _take(self, delta: worker_pb2.TokenDelta) -> None:
         if self._merge.is_finished:
             return
         token_ids = self._merge.add(delta)
         if token_ids or self._merge.is_finished:
             self._report.token_came()
-            await self._emit(NewTokens(token_ids, self._merge.finish_reason))
+            self._emit(NewTokens(token_ids, self._merge.finish_reason))
         if self._merge.is_finished:
             self._complete()
 

@@ -31,6 +31,9 @@ class TokenMerge:
         Raises:
             DataLoss: the streams disagree about a token.
         """
+        if self._is_next(delta):
+            self.token_ids.append(delta.token_ids[0])
+            return (delta.token_ids[0],)
         for index, token_id in enumerate(delta.token_ids, start=delta.first_index):
             known = self.token_ids[index] if index < len(self.token_ids) else self._ahead.get(index)
             if known is not None and known != token_id:
@@ -41,6 +44,16 @@ class TokenMerge:
             self._length = delta.first_index + len(delta.token_ids)
             self._final_reason = delta.finish_reason
         return self._take()
+
+    def _is_next(self, delta: worker_pb2.TokenDelta) -> bool:
+        """Whether it is, as most are, just the next token."""
+        return (
+            delta.first_index == len(self.token_ids)
+            and len(delta.token_ids) == 1
+            and delta.finish_reason == FINISH_REASON_UNSPECIFIED
+            and not self._ahead
+            and self._length is None
+        )
 
     def _take(self) -> tuple[int, ...]:
         start = len(self.token_ids)

@@ -21,19 +21,17 @@ class ReplyWriter:
 
     def reply(self, event: Event) -> Response | None:
         """The next message; None for a delta that holds nothing its caller asked for."""
-        message = Response(request_id=self._request_id, sequence=self._sequence)
+        if isinstance(event, Delta):
+            message = self._delta(event)
+            if message is None:
+                return None
+        else:
+            message = Response(request_id=self._request_id, sequence=self._sequence)
         match event:
             case Started():
                 message.started.model = self._model
                 message.started.prompt_tokens = event.num_prompt_tokens
                 message.started.cached_prompt_tokens = event.num_cached_tokens
-            case Delta():
-                if self._include_text:
-                    message.delta.text = event.text
-                if self._include_token_ids:
-                    message.delta.token_ids.extend(event.token_ids)
-                if not (message.delta.text or message.delta.token_ids):
-                    return None
             case Finished():
                 message.finished.finish_reason = event.reason
                 if event.stop_text is not None:
@@ -44,6 +42,17 @@ class ReplyWriter:
                 message.completed.CopyFrom(_completed(event))
         self._sequence += 1
         return message
+
+    def _delta(self, event: Delta) -> Response | None:
+        text = event.text if self._include_text else ""
+        token_ids = event.token_ids if self._include_token_ids else ()
+        if not (text or token_ids):
+            return None
+        return Response(
+            request_id=self._request_id,
+            sequence=self._sequence,
+            delta=Response.Delta(text=text, token_ids=token_ids),
+        )
 
 
 def join(messages: list[Response], model: str) -> inference_pb2.GenerateResponse:

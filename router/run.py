@@ -1,11 +1,11 @@
 """Runs one request: chooses workers, runs its legs, tries again with a prefill worker if need be.
 
     async with Run(...) as run:
-        async for new in run:      <-- bounded queue <-- [task: find a route, Attempt, Attempt]
+        async for new in run:      <-- unread tokens <-- [task: find a route, Attempt, Attempt]
             ...
 
-A reader that takes nothing stops the task at the queue's bound, which stops the reading of the
-worker's stream, which stops the worker. Leaving the block ends the task and both legs.
+A reader gets all tokens that are there: where it is slower than the workers they come several at
+a time. Unread are at most the request's output. Leaving the block ends the task and both legs.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from octavo.internal.v1alpha1 import worker_pb2
-from octavo.router.attempt import Attempt, NewTokens
+from octavo.router.attempt import Attempt, NewTokens, joined
 from octavo.router.failures import LocalTailTooLong
 from octavo.router.placement import Demand
 from octavo.router.report import RunReport
@@ -27,7 +27,6 @@ from octavo.rpc.sampling import sampling_to_proto
 
 logger = logging.getLogger(__name__)
 
-MAX_UNREAD = 64  # messages between workers and reader
 MAX_ATTEMPTS = 2
 
 
@@ -39,16 +38,13 @@ class Run:
         self._request = request
         self._routes = routes
         self._timeout_s = timeout_s
-        self._unread: asyncio.Queue[NewTokens | Exception | None] = asyncio.Queue()
-        self._room = asyncio.Semaphore(MAX_UNREAD)  # the queue's bound; the end needs no room
+        self._unread: list[NewTokens] = []
+        self._news: asyncio.Future[None] | None = None  # while the reader waits
+        self._has_ended = False
         self._attempt: Attempt | None = None
         self._is_stopped = False
         self._task: asyncio.Task[Exception | None] | None = None
-        self._failure: RequestError | None = None
-
-    @property
-    def num_unread(self) -> int:
-        return self._unread.qsize()
+        self._failure: Exception | None = None
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run(), name=f"run {self._request.request_id}")
@@ -71,11 +67,15 @@ class Run:
         Raises:
             RequestError: what the caller should see.
         """
-        while (item := await self._unread.get()) is not None:
-            if isinstance(item, Exception):
-                raise item
-            self._room.release()
-            yield item
+        while self._unread or not self._has_ended:
+            if self._unread:
+                unread, self._unread = self._unread, []
+                yield joined(unread)
+            else:
+                self._news = asyncio.get_running_loop().create_future()
+                await self._news
+        if self._failure is not None:
+            raise self._failure
 
     async def stop(self) -> None:
         """No more tokens are needed; what comes is dropped."""
@@ -85,7 +85,8 @@ class Run:
 
     def fail(self, error: RequestError) -> None:
         """End the request; its reader gets `error` after the tokens that are there."""
-        self._failure = error
+        if not self._has_ended:
+            self._failure = error
         if self._task is not None:
             self._task.cancel()
 
@@ -105,7 +106,10 @@ class Run:
 
     def _ended(self, task: "asyncio.Task[Exception | None]") -> None:
         # Here and not in the task, which may be cancelled before it began.
-        self._unread.put_nowait(self._failure if task.cancelled() else task.result())
+        if not task.cancelled():
+            self._failure = task.result()
+        self._has_ended = True
+        self._tell()
 
     async def _attempts(self, deadline: asyncio.Timeout) -> None:
         request_id = uuid.uuid4().hex  # the caller's id is never a key between our processes
@@ -139,7 +143,11 @@ class Run:
             assert when is not None
             await self._attempt.run(when - asyncio.get_running_loop().time())
 
-    async def _emit(self, new: NewTokens) -> None:
+    def _emit(self, new: NewTokens) -> None:
         if not self._is_stopped:
-            await self._room.acquire()
-            self._unread.put_nowait(new)
+            self._unread.append(new)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)

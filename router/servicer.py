@@ -1,6 +1,5 @@
 """The public API: message in, generation, messages out."""
 
-import asyncio
 import math
 from contextlib import aclosing
 
@@ -11,8 +10,9 @@ from octavo.router.generation import Generator
 from octavo.router.model import ServedModel
 from octavo.router.replies import ReplyWriter, Response, join
 from octavo.router.request import Request, RequestReader
+from octavo.router.slow_reader import patient_write
 from octavo.router.workers import Workers
-from octavo.rpc.errors import RequestError, errors_to_status
+from octavo.rpc.errors import errors_to_status
 from octavo.rpc.sampling import sampling_to_proto
 from octavo.sampling_params import SamplingParams
 
@@ -30,12 +30,6 @@ ModelContext = grpc.aio.ServicerContext[
 ModelsContext = grpc.aio.ServicerContext[
     inference_pb2.ListModelsRequest, inference_pb2.ListModelsResponse
 ]
-
-
-class SlowReader(RequestError):
-    """The client stopped reading; its request holds blocks that others want."""
-
-    code = grpc.StatusCode.ABORTED
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
@@ -65,11 +59,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             resolved = await self._reader.read(request.request)
             timeout_s = self._timeout_s(context.time_remaining())
             writer = self._writer(resolved)
-            async with aclosing(self._generator.events(resolved, timeout_s)) as events:
+            async with (
+                aclosing(self._generator.events(resolved, timeout_s)) as events,
+                patient_write(context, self._slow_reader_s) as write,
+            ):
                 async for event in events:
                     message = writer.reply(event)
                     if message is not None:
-                        await self._write(context, message)
+                        await write(message)
 
     async def Generate(
         self, request: inference_pb2.GenerateRequest, context: UnaryContext
@@ -129,11 +126,3 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             text=request.include_text,
             token_ids=request.include_token_ids,
         )
-
-    async def _write(self, context: StreamContext, message: Response) -> None:
-        """Wait until the client takes a message; a client that takes none is ended."""
-        try:
-            async with asyncio.timeout(self._slow_reader_s):
-                await context.write(message)
-        except TimeoutError:
-            raise SlowReader(f"the client took no message for {self._slow_reader_s:g} s") from None

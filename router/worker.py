@@ -2,22 +2,35 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import grpc
 
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
+from octavo.router.many_calls import ManyCalls
 
 # A load sample speaks of what was sent to the worker this long before it, or earlier.
 REPORT_DELAY_S = 0.1
 
 
+class DecodeCall(Protocol):
+    """A Decode stream of its own, or a part of the worker's one stream."""
+
+    def __aiter__(self) -> AsyncIterator[worker_pb2.DecodeResponse]: ...
+
+    async def write(self, request: worker_pb2.DecodeRequest) -> None: ...
+
+    async def done_writing(self) -> None: ...
+
+    def cancel(self) -> bool: ...
+
+
 AnyCall = (
-    grpc.aio.UnaryStreamCall[worker_pb2.PrefillRequest, worker_pb2.PrefillResponse]
-    | grpc.aio.StreamStreamCall[worker_pb2.DecodeRequest, worker_pb2.DecodeResponse]
+    grpc.aio.UnaryStreamCall[worker_pb2.PrefillRequest, worker_pb2.PrefillResponse] | DecodeCall
 )
 
 
@@ -40,6 +53,7 @@ class WorkerFacts:
     max_context_tokens: int
     vocab_size: int
     local_prefill_max_tokens: int
+    serves_decode_many: bool = False  # an older worker does not
 
     @classmethod
     def from_proto(cls, message: worker_pb2.GetWorkerResponse) -> "WorkerFacts":
@@ -55,6 +69,7 @@ class WorkerFacts:
             max_context_tokens=message.max_context_tokens,
             vocab_size=message.vocab_size,
             local_prefill_max_tokens=message.local_prefill_max_tokens,
+            serves_decode_many=message.serves_decode_many,
         )
 
 
@@ -79,7 +94,8 @@ class Worker:
     ) -> None:
         self.facts = facts
         self.prefill_stub = worker_pb2_grpc.PrefillServiceStub(channel)
-        self.decode_stub = worker_pb2_grpc.DecodeServiceStub(channel)
+        self._decode_stub = worker_pb2_grpc.DecodeServiceStub(channel)
+        self._many_calls = ManyCalls(self._decode_stub)
         self.load = load
         self.is_stuck = False
         self._last_step_at = self._last_sample_at = time.monotonic()
@@ -132,6 +148,13 @@ class Worker:
     def _unreported(self) -> list[Leg]:
         """Legs sent here that no load sample has counted yet."""
         return [leg for leg in self._legs if not leg.is_reported]
+
+    def decode(self, timeout_s: float) -> DecodeCall:
+        """A new Decode call; its first message starts it."""
+        if self.facts.serves_decode_many:
+            return self._many_calls.call(timeout_s)
+        call: DecodeCall = self._decode_stub.Decode(timeout=timeout_s)
+        return call
 
     def observe(self, load: worker_pb2.WatchLoadResponse) -> None:
         """Take a load sample. A step, or no work, proves that a stuck worker recovered."""

@@ -18,7 +18,7 @@ Anything else is a defect: it is logged and becomes INTERNAL without its text.
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyProto
@@ -29,6 +29,7 @@ from grpc_status import rpc_status
 logger = logging.getLogger(__name__)
 
 DOMAIN = "octavo"
+STATUS_DETAILS_KEY = "grpc-status-details-bin"  # in trailing metadata, by gRPC's convention
 # A status of more than 8 KiB may be replaced by gRPC's own. The message goes twice or three times,
 # once with 3 bytes for each byte that is not ASCII.
 MAX_MESSAGE_BYTES = 1200
@@ -119,8 +120,16 @@ def status_of(error: RequestError) -> status_pb2.Status:
     return status
 
 
+class AbortableContext(Protocol):
+    """What `errors_to_status` needs of a call."""
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn: ...
+
+    async def abort_with_status(self, status: grpc.Status) -> NoReturn: ...
+
+
 @asynccontextmanager
-async def errors_to_status(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+async def errors_to_status(context: AbortableContext) -> AsyncIterator[None]:
     """Turn exceptions of the block into the call's status. Cancellation passes through."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""How a request's run ends, however full its queue is and however early it is ended."""
+"""How a request's run ends, however much is unread and however early it is ended."""
 
 import asyncio
 import time
@@ -9,21 +9,28 @@ import pytest
 from octavo.inference.v1.inference_pb2 import FINISH_REASON_UNSPECIFIED
 from octavo.router.attempt import NewTokens
 from octavo.router.request import Request
-from octavo.router.run import MAX_UNREAD, Run
+from octavo.router.run import Run
 from octavo.rpc.errors import NoWorker
 from octavo.sampling_params import SamplingParams
 
 NO_ROUTES: Any = None  # none is asked for
+NUM_TOKENS = 100
 
 
 class TalkativeRun(Run):
-    """Emits as many tokens as its reader may leave unread, then `extra` more."""
+    """Emits tokens one after another, then goes on as told."""
 
-    extra = 0
+    def __init__(self, request: Request, *, goes_on: bool) -> None:
+        super().__init__(request, NO_ROUTES, 10.0)
+        self.has_emitted = asyncio.Event()
+        self._goes_on = goes_on
 
     async def _attempts(self, deadline: asyncio.Timeout) -> None:
-        for token_id in range(MAX_UNREAD + self.extra):
-            await self._emit(NewTokens((token_id,), FINISH_REASON_UNSPECIFIED))
+        for token_id in range(NUM_TOKENS):
+            self._emit(NewTokens((token_id,), FINISH_REASON_UNSPECIFIED))
+        self.has_emitted.set()
+        if self._goes_on:
+            await asyncio.Event().wait()
 
 
 @pytest.fixture
@@ -39,39 +46,36 @@ def request_() -> Request:
     )
 
 
-async def tokens_and_end(run: Run) -> tuple[int, str]:
-    count = 0
+async def tokens_and_end(run: Run) -> tuple[list[int], str]:
+    token_ids: list[int] = []
     try:
-        async for _ in run:
-            count += 1
+        async for new in run:
+            token_ids += new.token_ids
     except NoWorker as error:
-        return count, str(error)
-    return count, ""
+        return token_ids, str(error)
+    return token_ids, ""
 
 
 async def test_a_run_that_is_ended_before_it_began_says_so(request_: Request) -> None:
     async with asyncio.timeout(5), Run(request_, NO_ROUTES, 10.0) as run:
         run.fail(NoWorker("shutting down"))
-        assert await tokens_and_end(run) == (0, "shutting down")
+        assert await tokens_and_end(run) == ([], "shutting down")
 
 
-@pytest.mark.parametrize("extra", [0, 1])
-async def test_a_run_with_a_full_queue_ends_after_what_is_there(
-    request_: Request, extra: int
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_run_that_is_ended_gives_what_is_there_first(
+    request_: Request, goes_on: bool
 ) -> None:
-    async with asyncio.timeout(5), TalkativeRun(request_, NO_ROUTES, 10.0) as run:
-        run.extra = extra
-        while run.num_unread < MAX_UNREAD:
-            await asyncio.sleep(0)
+    async with asyncio.timeout(5), TalkativeRun(request_, goes_on=goes_on) as run:
+        await run.has_emitted.wait()
         await asyncio.sleep(0)
         run.fail(NoWorker("shutting down"))
         # Without more to come it had ended well before.
-        assert await tokens_and_end(run) == (MAX_UNREAD, "shutting down" if extra else "")
+        expected = (list(range(NUM_TOKENS)), "shutting down" if goes_on else "")
+        assert await tokens_and_end(run) == expected
 
 
-async def test_a_run_waits_for_its_reader(request_: Request) -> None:
-    async with asyncio.timeout(5), TalkativeRun(request_, NO_ROUTES, 10.0) as run:
-        run.extra = 10
-        async for _ in run:
-            assert run.num_unread <= MAX_UNREAD
-            await asyncio.sleep(0)
+async def test_a_late_reader_gets_the_waiting_tokens_at_once(request_: Request) -> None:
+    async with asyncio.timeout(5), TalkativeRun(request_, goes_on=False) as run:
+        await run.has_emitted.wait()
+        assert [len(new.token_ids) async for new in run] == [NUM_TOKENS]

@@ -14,6 +14,7 @@ from octavo.inference.v1 import inference_pb2
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.channels import server_options
 from octavo.rpc.errors import RequestError, errors_to_status
+from octavo.worker.many_calls import DecodeContext, serve_many
 
 BLOCK_SIZE = 16
 EOS = 2
@@ -46,6 +47,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             max_context_tokens=1024,
             vocab_size=384,
             local_prefill_max_tokens=LOCAL_PREFILL_MAX_TOKENS,
+            serves_decode_many=True,
         )
         self.facts.MergeFrom(worker_pb2.GetWorkerResponse(**facts))
         self.load = worker_pb2.WatchLoadResponse(epoch=self.facts.worker.epoch)
@@ -189,6 +191,14 @@ class ScriptedDecodeWorker(ScriptedWorker, worker_pb2_grpc.DecodeServiceServicer
         self.refuse_without_kv: RequestError | None = None
         worker_pb2_grpc.add_DecodeServiceServicer_to_server(self, self.server)
 
+    async def DecodeMany(self, _: object, context: Any) -> None:
+        await serve_many(context, self._decode_in_many)
+
+    async def _decode_in_many(self, _: object, context: Any) -> None:
+        async for response in self.Decode(_requests(context), context):
+            await context.write(response)
+            await asyncio.sleep(0)  # one token of each call, then the next of each: a step
+
     async def Decode(
         self, requests: AsyncIterator[worker_pb2.DecodeRequest], context: Any
     ) -> AsyncIterator[worker_pb2.DecodeResponse]:
@@ -231,6 +241,11 @@ class ScriptedDecodeWorker(ScriptedWorker, worker_pb2_grpc.DecodeServiceServicer
         return worker_pb2.DecodeResponse.Completed(
             transferred_blocks=blocks if start.HasField("kv") else 0
         )
+
+
+async def _requests(context: DecodeContext) -> AsyncIterator[worker_pb2.DecodeRequest]:
+    while isinstance(request := await context.read(), worker_pb2.DecodeRequest):
+        yield request
 
 
 def _finish_reason(

@@ -117,6 +117,11 @@ class DecodeServiceStub:
                 request_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeRequest.SerializeToString,
                 response_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeResponse.FromString,
                 _registered_method=True)
+        self.DecodeMany = channel.stream_stream(
+                '/octavo.internal.v1alpha1.DecodeService/DecodeMany',
+                request_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeManyRequest.SerializeToString,
+                response_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeManyResponse.FromString,
+                _registered_method=True)
 
 
 class DecodeServiceServicer:
@@ -131,6 +136,15 @@ class DecodeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DecodeMany(self, request_iterator, context):
+        """Many Decode calls of one router in one stream: a message carries what a step said to all of
+        them. Each call is a lease of its own, which its cancel, its timeout or its end ends; a broken
+        stream ends them all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DecodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -138,6 +152,11 @@ def add_DecodeServiceServicer_to_server(servicer, server):
                     servicer.Decode,
                     request_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeRequest.FromString,
                     response_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeResponse.SerializeToString,
+            ),
+            'DecodeMany': grpc.stream_stream_rpc_method_handler(
+                    servicer.DecodeMany,
+                    request_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeManyRequest.FromString,
+                    response_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeManyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -168,6 +187,33 @@ class DecodeService:
             '/octavo.internal.v1alpha1.DecodeService/Decode',
             octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeRequest.SerializeToString,
             octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DecodeMany(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/octavo.internal.v1alpha1.DecodeService/DecodeMany',
+            octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeManyRequest.SerializeToString,
+            octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.DecodeManyResponse.FromString,
             options,
             channel_credentials,
             insecure,

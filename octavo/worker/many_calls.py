@@ -1,0 +1,185 @@
+"""Serves many calls in one stream: what all of them say in a step goes out in one message.
+
+    one task a call:  handler --write--+
+                      handler --write--+--> items --> [flush] --> one message
+    stream --> [read] --first item--> a new task;  cancel, a broken stream --> its end
+
+A call is a lease as a stream is one: its handler runs in a task of its own, which is cancelled when
+the caller cancels, when the call's time is over and when the stream breaks.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import NoReturn, Protocol
+
+import grpc
+from google.rpc import code_pb2
+
+from octavo.internal.v1alpha1.worker_pb2 import (
+    DecodeManyRequest,
+    DecodeManyResponse,
+    DecodeRequest,
+    DecodeResponse,
+)
+from octavo.rpc.errors import STATUS_DETAILS_KEY, AbortableContext
+
+logger = logging.getLogger(__name__)
+
+# Items at most that wait for a caller who reads too slowly; then its calls wait.
+MAX_UNSENT = 4096
+
+Item = DecodeManyResponse.Item
+End = DecodeManyResponse.End
+
+
+class DecodeContext(AbortableContext, Protocol):
+    """What a Decode handler needs of its stream, be it one of its own or a part of another."""
+
+    # DecodeRequest, or grpc.aio.EOF.
+    async def read(self) -> object: ...
+
+    async def write(self, message: DecodeResponse) -> None: ...
+
+
+DecodeHandler = Callable[[object, DecodeContext], Awaitable[None]]
+ManyContext = grpc.aio.ServicerContext[DecodeManyRequest, DecodeManyResponse]
+
+
+async def serve_many(context: ManyContext, handler: DecodeHandler) -> None:
+    """Serve a DecodeMany stream until its caller closes or breaks it; then no call is open."""
+    calls = ManyCalls(context, handler)
+    flushing = asyncio.create_task(calls.flush())
+    try:
+        while isinstance(message := await context.read(), DecodeManyRequest):
+            for item in message.items:
+                calls.take(item)
+    finally:
+        flushing.cancel()
+        await calls.end_all()
+        await asyncio.wait({flushing})
+
+
+class ManyCalls:
+    """The open calls of one stream."""
+
+    def __init__(self, context: ManyContext, handler: DecodeHandler) -> None:
+        self._context = context
+        self._handler = handler
+        self._calls: dict[int, _Call] = {}
+        self._items: list[Item] = []
+        self._has_items = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+
+    def take(self, item: DecodeManyRequest.Item) -> None:
+        """Do what an item of the caller says."""
+        call = self._calls.get(item.call)
+        if item.HasField("cancel"):
+            if call is not None:
+                call.cancel()
+        elif call is not None:
+            call.requests.put_nowait(item.request)
+        elif item.request.HasField("start"):
+            call = self._calls[item.call] = _Call(self, item)
+            call.requests.put_nowait(item.request)
+            call.start(self._handler)
+        # Anything else is meant for a call that has just ended.
+
+    def put(self, item: Item) -> None:
+        """Send an item with the next message."""
+        self._items.append(item)
+        self._has_items.set()
+        if len(self._items) >= MAX_UNSENT:
+            self._has_room.clear()
+
+    async def wait_for_room(self) -> None:
+        await self._has_room.wait()
+
+    async def flush(self) -> None:
+        """Send what there is, again and again, until cancelled."""
+        while True:
+            await self._has_items.wait()
+            self._has_items.clear()
+            items, self._items = self._items, []
+            self._has_room.set()
+            await self._context.write(DecodeManyResponse(items=items))
+
+    def ended(self, call_id: int, end: End | None) -> None:
+        """A call's handler has ended; its caller is told unless it left."""
+        del self._calls[call_id]
+        if end is not None:
+            self.put(Item(call=call_id, end=end))
+
+    async def end_all(self) -> None:
+        """End every call and wait for its end."""
+        for call in self._calls.values():
+            call.cancel()
+        await asyncio.gather(*(call.task for call in self._calls.values()), return_exceptions=True)
+
+
+class _Call:
+    """One call; the context of its handler."""
+
+    def __init__(self, calls: ManyCalls, item: DecodeManyRequest.Item) -> None:
+        self.requests: asyncio.Queue[DecodeRequest] = asyncio.Queue()
+        self._calls = calls
+        self._id = item.call
+        self._end: End | None = End()
+        self._timer: asyncio.TimerHandle | None = None
+        if item.HasField("timeout"):
+            timeout_s = item.timeout.ToNanoseconds() / 1e9
+            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
+
+    def start(self, handler: DecodeHandler) -> None:
+        self.task = asyncio.create_task(self._run(handler))
+        self.task.add_done_callback(self._ended)  # also if it is cancelled before it began
+
+    def cancel(self) -> None:
+        """The caller left; nobody is told."""
+        self._end = None
+        self.task.cancel()
+
+    async def read(self) -> DecodeRequest:
+        return await self.requests.get()
+
+    async def write(self, message: DecodeResponse) -> None:
+        await self._calls.wait_for_room()
+        self._calls.put(Item(call=self._id, response=message))
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the call's time is over; None if it has no end."""
+        if self._timer is None:
+            return None
+        return self._timer.when() - asyncio.get_running_loop().time()
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
+        self._fail(End(code=code.value[0], message=details))
+
+    async def abort_with_status(self, status: grpc.Status) -> NoReturn:
+        details = dict(status.trailing_metadata or ()).get(STATUS_DETAILS_KEY, b"")
+        assert isinstance(details, bytes)
+        self._fail(End(code=status.code.value[0], message=status.details, details=details))
+
+    def _fail(self, end: End) -> NoReturn:
+        if self._end is not None:
+            self._end = end
+        raise grpc.aio.AbortError
+
+    async def _run(self, handler: DecodeHandler) -> None:
+        with suppress(grpc.aio.AbortError):
+            await handler(None, self)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a call failed on a defect", exc_info=error)
+            self._end = End(code=code_pb2.INTERNAL, message="internal error; see the worker's log")
+        self._calls.ended(self._id, self._end)
+
+    def _expire(self) -> None:
+        if self._end is not None:
+            self._end = End(code=code_pb2.DEADLINE_EXCEEDED, message="the call's time is over")
+        self.task.cancel()
