@@ -10,6 +10,7 @@ from octavo.checkpoint.fingerprint import model_fingerprint
 from octavo.checkpoint.resolve import resolve_model
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.config import EngineConfig
+from octavo.engine.cores import Cores
 from octavo.engine.engine import Engine
 from octavo.engine.kv_cache import KVCache, KVLayout
 from octavo.engine.limits import Limits
@@ -25,11 +26,14 @@ from octavo.kernels.select import Kernels, for_device
 logger = logging.getLogger(__name__)
 
 
-def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine:
+def build_engine(
+    config: EngineConfig, kernels: Kernels | None = None, cores: Cores | None = None
+) -> Engine:
     """Load the model and give it a pool.
 
     Args:
         kernels: by default the device's own; the reference ones make a slow yardstick.
+        cores: who runs on which; by default one thread, anywhere.
 
     Raises:
         ModelNotFound, UnsupportedModel, CheckpointError: from octavo/checkpoint.
@@ -77,7 +81,8 @@ def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine
     )
     heads_per_row = model_config.num_heads // model_config.num_kv_heads
     policy = policy_for(device, layout.torch_dtype, heads_per_row)
-    return Engine(scheduler, ModelRunner(model, kv_cache.kv, policy), kv_cache, model_config)
+    runner = ModelRunner(model, kv_cache.kv, policy, cores)
+    return Engine(scheduler, runner, kv_cache, model_config, cores)
 
 
 def build_scheduler(
