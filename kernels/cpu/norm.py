@@ -1,14 +1,17 @@
 """RMS norm, alone and fused with the residual addition: each row is taken from memory once."""
 
+import math
+
 import numpy as np
 import torch
 
-from octavo.kernels.cpu.jit import inlined, jit
+from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.memory import float_of, unpacked
+from octavo.kernels.cpu.team import float_bits, kernel_per_format, run
 from octavo.kernels.cpu.vector import (
     add,
     fma,
-    format_of,
     load,
     load_some,
     mul,
@@ -19,30 +22,28 @@ from octavo.kernels.cpu.vector import (
     sum_lanes,
 )
 
+CHUNK = 65536  # elements that are taken at once, some 20 us
 
-@jit
-def _rms_norm(
-    format,
-    x,  # [outer, inner, size]
-    counts,  # (outer, inner)
-    strides,  # of x: (outer, inner), bytes
-    residual,  # [outer, inner, size] contiguous, becomes residual + x; 0 if there is none
-    weight,  # [size]
-    out,  # [outer, inner, size], contiguous
-    size,
-    item_bytes,
-    eps,
-):
-    for i in range(counts[0]):
-        for j in range(counts[1]):
-            source = x + i * strides[0] + j * strides[1]
-            index = (i * counts[1] + j) * size * item_bytes
+
+@kernel_per_format
+def _rms_norm(format):
+    def rms_norm(args, first, last):
+        """Rows of x [outer, inner, size]; out, and residual if there is one (0: none), are
+        contiguous. Strides of x: (outer, inner), bytes."""
+        x, inner, outer_stride, inner_stride, residual, weight, out, size, item, eps = unpacked(
+            args, 10
+        )
+        for row in range(first, last):
+            source = x + row // inner * outer_stride + row % inner * inner_stride
+            index = row * size * item
             if residual != 0:
                 _add_row(format, source, residual + index, size)
                 source = residual + index
             mean = _square_sum(format, source, size) / np.float32(size)
-            factor = np.float32(1.0) / np.sqrt(mean + eps)
+            factor = np.float32(1.0) / np.sqrt(mean + float_of(eps))
             _scale_row(format, source, splat(factor), weight, out + index, size)
+
+    return rms_norm
 
 
 @inlined
@@ -92,22 +93,25 @@ def _scale_row(format, x, factor, weight, out, size):
 def _launch(
     x: torch.Tensor, residual_address: int, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    out = torch.empty(x.shape, dtype=x.dtype)
-    item = x.element_size()
-    outer, inner, size = (1,) * (3 - x.dim()) + tuple(x.shape)
-    strides = (0,) * (3 - x.dim()) + x.stride()
-    _rms_norm(
-        format_of(x.dtype),
+    dtype, item = x.dtype, x.element_size()
+    code = _rms_norm(dtype)
+    out = torch.empty(x.shape, dtype=dtype)
+    *outer, size = x.shape
+    *strides, _ = x.stride()
+    inner = outer[-1] if outer else 1
+    args = (
         x.data_ptr(),
-        (outer, inner),
-        (strides[0] * item, strides[1] * item),
+        max(1, inner),
+        strides[0] * item if len(strides) > 1 else 0,
+        strides[-1] * item if strides else 0,
         residual_address,
         weight.data_ptr(),
         out.data_ptr(),
         size,
         item,
-        np.float32(eps),
+        float_bits(eps),
     )
+    run(code, args, math.prod(outer), CHUNK // size + 1)
     return out
 
 

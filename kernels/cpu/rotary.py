@@ -2,12 +2,13 @@
 
 import torch
 
-from octavo.kernels.cpu.jit import inlined, jit
+from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.memory import unpacked
+from octavo.kernels.cpu.team import kernel_per_format, run
 from octavo.kernels.cpu.vector import (
     FLOAT,
     add,
-    format_of,
     load,
     load_some,
     mul,
@@ -15,6 +16,8 @@ from octavo.kernels.cpu.vector import (
     store_some,
     sub,
 )
+
+CHUNK = 65536  # elements that are taken at once, some 15 us
 
 
 @inlined
@@ -39,34 +42,44 @@ def _rotate_heads(format, x, num_heads, head_stride, angles, half, item_bytes):
             store_some(format, second, whole, rest, add(mul(b, c), mul(a, s)))
 
 
-@jit
-def _rotary(format, query, query_shape, key, key_shape, cos, sin, table_shape, item_bytes):
-    """query_shape, key_shape: (heads, token stride, head stride); table_shape: (T, R, stride of
-    cos, stride of sin); strides in bytes."""
-    for t in range(table_shape[0]):
-        angles = cos + t * table_shape[2], sin + t * table_shape[3]
-        half = table_shape[1]
-        source = query + t * query_shape[1]
-        _rotate_heads(format, source, query_shape[0], query_shape[2], angles, half, item_bytes)
-        source = key + t * key_shape[1]
-        _rotate_heads(format, source, key_shape[0], key_shape[2], angles, half, item_bytes)
+@kernel_per_format
+def _rotary(format):
+    def rotary(args, first, last):
+        """Of query and key: (address, heads, token stride, head stride); strides in bytes."""
+        query, query_heads, query_token, query_head = unpacked(args, 4)
+        key, key_heads, key_token, key_head = unpacked(args + 4 * 8, 4)
+        cos, cos_stride, sin, sin_stride, half, item = unpacked(args + 8 * 8, 6)
+        for t in range(first, last):
+            angles = cos + t * cos_stride, sin + t * sin_stride
+            source = query + t * query_token
+            _rotate_heads(format, source, query_heads, query_head, angles, half, item)
+            source = key + t * key_token
+            _rotate_heads(format, source, key_heads, key_head, angles, half, item)
 
-
-def _heads(x: torch.Tensor) -> tuple[int, int, int]:
-    item = x.element_size()
-    return x.shape[1], x.stride(0) * item, x.stride(1) * item
+    return rotary
 
 
 def rotary(query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     """As `reference.rotary`; head_dim is contiguous in query and key, R in cos and sin."""
-    _rotary(
-        format_of(query.dtype),
+    code = _rotary(query.dtype)
+    item = query.element_size()
+    num_tokens, query_heads, head_dim = query.shape
+    query_token, query_head, _ = query.stride()
+    key_token, key_head, _ = key.stride()
+    args = (
         query.data_ptr(),
-        _heads(query),
+        query_heads,
+        query_token * item,
+        query_head * item,
         key.data_ptr(),
-        _heads(key),
+        key.shape[1],
+        key_token * item,
+        key_head * item,
         cos.data_ptr(),
+        cos.stride(0) * 4,
         sin.data_ptr(),
-        (cos.shape[0], cos.shape[1], cos.stride(0) * 4, sin.stride(0) * 4),
-        query.element_size(),
+        sin.stride(0) * 4,
+        cos.shape[1],
+        item,
     )
+    run(code, args, num_tokens, CHUNK // (query_heads * head_dim) + 1)

@@ -2,28 +2,29 @@
 
 import torch
 
-from octavo.kernels.cpu.jit import jit
-from octavo.kernels.cpu.memory import copy_bytes, read_i64
+from octavo.kernels.cpu.memory import copy_bytes, read_i64, unpacked
+from octavo.kernels.cpu.team import kernel, run
+
+CHUNK = 65536  # elements of K that are taken at once
 
 
-@jit
-def _store_kv(key, key_strides, value, value_strides, kv_layer, kv_strides, slots, shape):
-    """key_strides, value_strides: (token, head); kv_strides: (block, K to V, head, token); bytes.
-
-    shape: (T, num_kv_heads, block_size, bytes of a row); slots: [T] int64.
-    """
-    num_tokens, num_heads, block_size, row_bytes = shape
-    for t in range(num_tokens):
+@kernel
+def _store_kv(args, first, last):
+    """Of key and value: (address, token stride, head stride); of the KV: (address, strides of
+    block, K to V, head, token); all strides in bytes. slots: [T] int64."""
+    key, key_token, key_head, value, value_token, value_head = unpacked(args, 6)
+    kv_layer, block_stride, pair_stride, head_stride, token_stride = unpacked(args + 6 * 8, 5)
+    slots, num_heads, block_size, row_bytes = unpacked(args + 11 * 8, 4)
+    for t in range(first, last):
         slot = read_i64(slots, t)
         if slot < 0:
             continue
         block = slot // block_size
-        target = kv_layer + block * kv_strides[0] + (slot - block * block_size) * kv_strides[3]
+        target = kv_layer + block * block_stride + (slot - block * block_size) * token_stride
         for h in range(num_heads):
-            row = target + h * kv_strides[2]
-            copy_bytes(row, key + t * key_strides[0] + h * key_strides[1], row_bytes)
-            source = value + t * value_strides[0] + h * value_strides[1]
-            copy_bytes(row + kv_strides[1], source, row_bytes)
+            row = target + h * head_stride
+            copy_bytes(row, key + t * key_token + h * key_head, row_bytes)
+            copy_bytes(row + pair_stride, value + t * value_token + h * value_head, row_bytes)
 
 
 def store_kv(
@@ -35,13 +36,23 @@ def store_kv(
         raise TypeError(f"key {key.dtype} and value {value.dtype} must be {kv_layer.dtype}")
     num_tokens, num_heads, head_dim = key.shape
     block, pair, head, token, _ = kv_layer.stride()
-    _store_kv(
+    key_token, key_head, _ = key.stride()
+    value_token, value_head, _ = value.stride()
+    args = (
         key.data_ptr(),
-        (key.stride(0) * item, key.stride(1) * item),
+        key_token * item,
+        key_head * item,
         value.data_ptr(),
-        (value.stride(0) * item, value.stride(1) * item),
+        value_token * item,
+        value_head * item,
         kv_layer.data_ptr(),
-        (block * item, pair * item, head * item, token * item),
+        block * item,
+        pair * item,
+        head * item,
+        token * item,
         slot_mapping.data_ptr(),
-        (num_tokens, num_heads, kv_layer.shape[3], head_dim * item),
+        num_heads,
+        kv_layer.shape[3],
+        head_dim * item,
     )
+    run(_store_kv, args, num_tokens, CHUNK // (num_heads * head_dim) + 1)

@@ -94,6 +94,11 @@ class _Here(threading.local):
 _here = _Here()
 
 
+def mailbox() -> int:
+    """For a launcher's own jit function that calls `mailbox.run_kernel` several times."""
+    return _here.mailbox
+
+
 def run(kernel: Kernel, args: tuple[int, ...], num_items: int, grain: int) -> None:
     """Call kernel for all items, on this thread and its helpers; returns when all is done."""
     mail.run_kernel(_here.mailbox, kernel.address, args, num_items, grain)
@@ -125,6 +130,8 @@ class Team:
         try:
             for index, helper in enumerate(helpers):
                 self._start(index, helper)
+            with self.at_work():  # compiled, or loaded, by now
+                pass
         except BaseException:
             self.close()
             raise
