@@ -12,7 +12,6 @@ import secrets
 import weakref
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +23,7 @@ from octavo.engine.build import build_engine, choose_device
 from octavo.engine.config import EngineConfig
 from octavo.engine.core_set import llm_cores
 from octavo.engine.load import Counters
-from octavo.engine.pinned_team import team_of
+from octavo.engine.pinned_team import on_this_thread, team_of
 from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
 from octavo.sampling_params import SamplingParams
 from octavo.text.output import TextOutput
@@ -108,16 +107,18 @@ class LLM:
         settings: as in `octavo.engine.config.EngineConfig`.
 
     While it generates, the calling thread stays on one core and torch uses one thread; both are as
-    before when `generate` returns. The other threads sleep on cores of their own in between.
+    before when `generate` returns. The other threads sleep on cores of their own in between. Where
+    weights are multiplied by torch (kernels/cpu/linear.py) it uses its own threads instead.
     """
 
     def __init__(self, model: str, *, num_threads: int | None = None, **settings: Any) -> None:
         path = resolve_model(str(model))
         config = EngineConfig(model=str(path), **settings)
         is_cpu = choose_device(config.device).type == "cpu"
+        self._num_threads = num_threads
         self._team = team_of(llm_cores(num_threads)) if is_cpu else None
         if self._team is not None:
-            weakref.finalize(self, self._team.work_alone)  # ends its threads
+            weakref.finalize(self, self._team.work_alone).atexit = False  # ends its threads
         self.engine = build_engine(config, cores=self._team)
         self.tokenizer = Tokenizer.load(path)
         self._defaults = load_generation_defaults(path)
@@ -154,7 +155,7 @@ class LLM:
             self._make_request(prompt, sampling)
             for prompt, sampling in zip(many, samplings, strict=True)
         ]
-        with nullcontext() if self._team is None else self._team.on_this_thread():
+        with on_this_thread(self._team, self._num_threads):
             return self._run(requests, use_tqdm)
 
     def chat(

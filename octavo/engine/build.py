@@ -81,6 +81,8 @@ def build_engine(
     )
     heads_per_row = model_config.num_heads // model_config.num_kv_heads
     policy = policy_for(device, layout.torch_dtype, heads_per_row)
+    if cores is not None and not _is_shared(layout, device):
+        cores.work_alone()
     runner = ModelRunner(model, kv_cache.kv, policy, cores)
     return Engine(scheduler, runner, kv_cache, model_config, cores)
 
@@ -99,6 +101,15 @@ def build_scheduler(
         ),
     )
     return Scheduler(pool, PrefixCache(pool, config.block_size), limits, layout.model_fingerprint)
+
+
+def _is_shared(layout: KVLayout, device: torch.device) -> bool:
+    """Whether helper threads take part in the products, which are most of a forward pass."""
+    if device.type != "cpu":
+        return False
+    from octavo.kernels.cpu.linear import is_shared
+
+    return is_shared(layout.torch_dtype, layout.quantization or None)
 
 
 def choose_device(name: str) -> torch.device:

@@ -37,20 +37,6 @@ class PinnedTeam:
         os.sched_setaffinity(0, {self._core})
         torch.set_num_threads(1)
 
-    @contextmanager
-    def on_this_thread(self) -> Iterator[None]:
-        """Enter for the block; nothing changes where there are no helpers."""
-        if self.num_helpers == 0:
-            yield
-            return
-        cores, num_threads = os.sched_getaffinity(0), torch.get_num_threads()
-        self.enter()
-        try:
-            yield
-        finally:
-            os.sched_setaffinity(0, cores)
-            torch.set_num_threads(num_threads)
-
     def work_alone(self) -> None:
         self._team.close()
 
@@ -67,3 +53,28 @@ def team_of(cores: Sequence[int]) -> PinnedTeam | None:
     if len(cores) < 2:
         return None
     return PinnedTeam(cores[0], [HelperCore(core) for core in cores[1:]])
+
+
+@contextmanager
+def on_this_thread(team: PinnedTeam | None, num_threads: int | None) -> Iterator[None]:
+    """Enter the team for the block; where it has no helpers, torch uses num_threads of its own."""
+    before = torch.get_num_threads()
+    try:
+        if team is not None and team.num_helpers > 0:
+            with _affinity_kept():
+                team.enter()
+                yield
+        else:
+            torch.set_num_threads(num_threads or before)
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _affinity_kept() -> Iterator[None]:
+    cores = os.sched_getaffinity(0)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
