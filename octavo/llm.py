@@ -1,4 +1,4 @@
-"""`LLM`: one engine that does both phases, in this process and on this thread.
+"""`LLM`: one engine that does both phases, in this process, on this thread and its helpers.
 
     prompts --tokenizer--> sequences --> engine.step() until all have ended --> text, outputs
                                 ^                            |
@@ -9,6 +9,7 @@ The shape is vLLM's: `LLM(model=...).generate(prompts, params)`.
 
 import itertools
 import secrets
+import weakref
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
@@ -18,9 +19,11 @@ from rich.progress import Progress
 
 from octavo.checkpoint.config import load_generation_defaults
 from octavo.checkpoint.resolve import resolve_model
-from octavo.engine.build import build_engine
+from octavo.engine.build import build_engine, choose_device
 from octavo.engine.config import EngineConfig
+from octavo.engine.core_set import llm_cores
 from octavo.engine.load import Counters
+from octavo.engine.pinned_team import on_this_thread, team_of
 from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
 from octavo.sampling_params import SamplingParams
 from octavo.text.output import TextOutput
@@ -100,12 +103,23 @@ class LLM:
 
     Args:
         model: folder, GGUF file or hub id.
+        num_threads: on a CPU, at most; default: one for each physical core this process may use.
         settings: as in `octavo.engine.config.EngineConfig`.
+
+    While it generates, the calling thread stays on one core and torch uses one thread; both are as
+    before when `generate` returns. The other threads sleep on cores of their own in between. Where
+    weights are multiplied by torch (kernels/cpu/linear.py) it uses its own threads instead.
     """
 
-    def __init__(self, model: str, **settings: Any) -> None:
+    def __init__(self, model: str, *, num_threads: int | None = None, **settings: Any) -> None:
         path = resolve_model(str(model))
-        self.engine = build_engine(EngineConfig(model=str(path), **settings))
+        config = EngineConfig(model=str(path), **settings)
+        is_cpu = choose_device(config.device).type == "cpu"
+        self._num_threads = num_threads
+        self._team = team_of(llm_cores(num_threads)) if is_cpu else None
+        if self._team is not None:
+            weakref.finalize(self, self._team.work_alone).atexit = False  # ends its threads
+        self.engine = build_engine(config, cores=self._team)
         self.tokenizer = Tokenizer.load(path)
         self._defaults = load_generation_defaults(path)
         # Nobody else shares this process's cache, so any key does.
@@ -141,7 +155,8 @@ class LLM:
             self._make_request(prompt, sampling)
             for prompt, sampling in zip(many, samplings, strict=True)
         ]
-        return self._run(requests, use_tqdm)
+        with on_this_thread(self._team, self._num_threads):
+            return self._run(requests, use_tqdm)
 
     def chat(
         self,

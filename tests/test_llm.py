@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from checkpoints import reference_generate, scripted, tiny_llama, tiny_tokenizer
 from octavo import LLM, SamplingParams
+from octavo.engine.core_set import allowed_cores
 from octavo.llm import RequestOutput
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
@@ -44,6 +46,27 @@ def test_every_form_of_a_prompt_gives_the_same_completion(llm: LLM, llama: Path)
         assert completion.prompt_token_ids == token_ids
         assert completion.outputs[0].token_ids == expected
     assert [c.prompt for c in completions[:4]] == [text, None, text, None]
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_any_number_of_threads_gives_the_same_tokens(llama: Path, quantization: str | None) -> None:
+    prompts = [[5 + i] * (7 * i + 1) for i in range(6)]
+    outputs = []
+    for num_threads in (1, 2):
+        llm = make_llm(llama, num_threads=num_threads, quantization=quantization)
+        outputs.append([o.outputs[0].token_ids for o in generate(llm, prompts, GREEDY)])
+    assert outputs[0] == outputs[1]
+    if quantization is None:
+        assert outputs[0] == [reference_generate(llama, prompt, 8) for prompt in prompts]
+
+
+def test_the_caller_keeps_its_cores_and_torch_its_threads(llama: Path) -> None:
+    cores, num_threads = allowed_cores(), torch.get_num_threads()
+    llm = make_llm(llama, num_threads=2, quantization="int8")
+    generate(llm, [5, 6, 7], GREEDY)
+    with pytest.raises(ValueError):
+        generate(llm, [999_999], GREEDY)
+    assert (allowed_cores(), torch.get_num_threads()) == (cores, num_threads)
 
 
 def test_outputs_stand_in_the_order_of_the_prompts(llm: LLM, llama: Path) -> None:

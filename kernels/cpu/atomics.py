@@ -93,6 +93,18 @@ def replace_number(typing, address, expected, value):
 
 
 @intrinsic
+def replace_word(typing, address, expected, value):
+    """The int32 at `address` becomes value if it is `expected`; returns whether it was."""
+
+    def generate(context, builder, signature, args):
+        target = lanes.pointer(builder, args[0], I64(0), 4, I32)
+        before, after = (builder.trunc(arg, I32) for arg in args[1:])
+        return builder.extract_value(builder.cmpxchg(target, before, after, ORDER), 1)
+
+    return types.boolean(i64, i64, i64), generate
+
+
+@intrinsic
 def pause(typing):
     """Tell the core that this thread spins."""
 

@@ -34,6 +34,14 @@ def _has_onednn(dtype: torch.dtype) -> bool:
     return IS_WIDE
 
 
+def is_shared(dtype: torch.dtype, quantization: str | None) -> bool:
+    """Whether a team's helpers take part in the products of weights kept so.
+
+    oneDNN's run on one thread, and helpers would spin for nothing meanwhile.
+    """
+    return quantization is not None or not _has_onednn(dtype)
+
+
 def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     """weight: [N, K], bias: [N]; returns x [T, K] -> [T, N]. The caller should drop weight.
 

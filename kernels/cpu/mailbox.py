@@ -20,6 +20,7 @@ from octavo.kernels.cpu.atomics import (
     pause,
     read_file,
     replace_number,
+    replace_word,
     store_number,
     store_word,
     write_file,
@@ -107,7 +108,8 @@ def help_main(mailbox, helper, pipe, room):
     wanted, borrowed = read_i64(helper, WANTED // 8), read_i64(helper, BORROWED // 8)
     while read_file(pipe, room, 64) > 0:
         # Said first, looked at second, as whoever wants the core does: one of both sees the other.
-        store_word(borrowed, 1)
+        if not replace_word(borrowed, 0, 1):
+            continue  # another borrower came first
         add_number(mailbox + PRESENT, 1)
         spins = 0
         while load_number(mailbox + OPEN) == 1 and load_word(wanted) == 0:

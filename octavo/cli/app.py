@@ -38,6 +38,9 @@ def up(
         str | None, typer.Option(envvar="OCTAVO_QUANTIZATION", help="int8; default: none.")
     ] = None,
     transport: Annotated[str, typer.Option(help="auto, shared_memory or bytes.")] = "auto",
+    lend_cores: Annotated[
+        bool, typer.Option(help="On CPU, whether a worker with work uses the cores of idle ones.")
+    ] = True,
     run_dir: Annotated[
         Path | None, typer.Option(help="Keep sockets and logs here; default: a private one.")
     ] = None,
@@ -65,6 +68,7 @@ def up(
             device=device,
             quantization=quantization,
             transport=transport,
+            lend_cores=lend_cores,
             run_dir=run_dir,
             start_timeout_s=start_timeout_s,
             grace_s=grace_s,

@@ -19,7 +19,7 @@ class Child:
     arguments: list[str]  # of the octavo command
     log: Path
     env: dict[str, str] = field(default_factory=dict)
-    core: int | None = None
+    cores: tuple[int, ...] = ()
     _process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 from octavo.checkpoint.resolve import resolve_model
 from octavo.cli.child import Child
 from octavo.client import AsyncClient
+from octavo.engine.core_set import format_cores
 
 POLL_S = 0.05
 SERVICE = "octavo.inference.v1.InferenceService"
@@ -72,11 +73,10 @@ async def _wait_until_serving(address: str, service: str) -> None:
 def show_ready(title: str, children: list[Child], redis_url: str | None) -> None:
     """A short table of what runs, and the next command."""
     table = Table(title=title)
-    for heading in ("role", "pid", "core", "log"):
+    for heading in ("role", "pid", "cores", "log"):
         table.add_column(heading)
     for child in children:
-        core = "" if child.core is None else str(child.core)
-        table.add_row(child.name, str(child.pid), core, str(child.log))
+        table.add_row(child.name, str(child.pid), format_cores(child.cores), str(child.log))
     table.add_row("redis", "", "", "none" if redis_url is None else redis_url.rpartition("@")[2])
     console.print(table)
     console.print('ask it:  octavo generate "What is a paged KV cache?"     end it:  Ctrl-C')

@@ -2,8 +2,8 @@
 
     octavo up
       +- redis-server      embedded, unless --redis-url names one
-      +- prefill-worker    1..N, one core each on CPU
-      +- decode-worker     1..N, one core each on CPU
+      +- prefill-worker    1..N, on CPU with cores of its own, lent to others while it idles
+      +- decode-worker     1..N, the same
       +- router            where clients connect
 
 Workers listen on unix sockets in a private folder; only the router has a port.
@@ -11,7 +11,6 @@ Workers listen on unix sockets in a private folder; only the router has a port.
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
 import tempfile
@@ -25,9 +24,18 @@ from typing import Any
 from octavo.cli.child import Child
 from octavo.cli.display import answer, console, prepare_model, show_ready, wait_until_ready
 from octavo.cli.gpus import count_gpus, gpu_environment
+from octavo.engine.core_set import Cores as CoreSet
+from octavo.engine.core_set import (
+    allowed_cores,
+    format_cores,
+    physical_cores,
+    share_cores,
+    usable_cores,
+)
 from octavo.registry.embedded import EmbeddedRedis
 from octavo.registry.errors import EmbeddedRedisUnavailable
 
+CORE_BOARD = "cores.board"
 STOP_S = 5.0  # after its grace a role ends by itself; then it is killed
 
 
@@ -46,6 +54,7 @@ class UpConfig:
     kv_dtype: str
     quantization: str | None
     transport: str
+    lend_cores: bool
     run_dir: Path | None
     start_timeout_s: float
     grace_s: float
@@ -68,6 +77,7 @@ async def run_up(config: UpConfig, question: str | None) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     folder = config.run_dir or Path(tempfile.mkdtemp(prefix="octavo-"))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / CORE_BOARD).unlink(missing_ok=True)  # it may tell of an earlier service
     try:
         model = await prepare_model(config.model)
         resolved = time.perf_counter()
@@ -116,7 +126,6 @@ async def redis_for(config: UpConfig) -> AsyncIterator[str | None]:
 
 def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> list[Child]:
     """Every process with its arguments, workers first."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     shared = ["--model", str(model)]
     # By environment: a command line, and a password in it, can be read by every user.
     env = worker_environment() | ({"OCTAVO_REDIS_URL": redis_url} if redis_url else {})
@@ -125,21 +134,22 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
     sockets: dict[str, list[str]] = {"prefill": [], "decode": []}
     counts = {"prefill": config.prefill_workers, "decode": config.decode_workers}
     num_gpus = 0 if config.device == "cpu" else count_gpus()
+    shares = worker_cores(config, num_gpus)
     for role, count in counts.items():
         for index in range(count):
             name = f"{role}-{index}"
             address = socket_address(folder, name)
             sockets[role].append(address)
-            core = cores[len(children) % len(cores)] if cores and num_gpus == 0 else None
+            cores = shares[len(children)]
             gpu = gpu_environment(len(children), sum(counts.values()), num_gpus)
             arguments = [f"{role}-worker", *shared, "--listen-address", address]
             arguments += ["--worker-id", name, "--dtype", config.dtype, "--device", config.device]
             arguments += ["--kv-dtype", config.kv_dtype, "--transport", config.transport]
             if config.quantization is not None:
                 arguments += ["--quantization", config.quantization]
-            arguments += ["--cpu-core", str(core)] if core is not None else []
+            arguments += core_arguments(config, shares, cores, folder)
             log = folder / f"{name}.log"
-            children.append(Child(name, arguments, log, env | gpu, core))
+            children.append(Child(name, arguments, log, env | gpu, cores))
     router = ["router", *shared, "--listen-address", config.address]
     router += ["--served-model-name", Path(config.model).name.removesuffix(".gguf")]
     for role, addresses in sockets.items():
@@ -149,6 +159,28 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
     router += ["--cache-secret-file", str(secret)]
     children.append(Child("router", router, folder / "router.log", env))
     return children
+
+
+def worker_cores(config: UpConfig, num_gpus: int) -> list[CoreSet]:
+    """Which cores are each worker's own, prefill workers first; none where GPUs compute."""
+    allowed = allowed_cores() if num_gpus == 0 else ()
+    num_workers = config.prefill_workers + config.decode_workers
+    physical = usable_cores(physical_cores(allowed))
+    cores = physical if len(physical) >= num_workers else allowed
+    return share_cores(cores, config.prefill_workers, config.decode_workers)
+
+
+def core_arguments(
+    config: UpConfig, shares: list[CoreSet], own: CoreSet, folder: Path
+) -> list[str]:
+    """What one worker is told of its cores, and of those it may borrow."""
+    if not own:
+        return []
+    arguments = ["--cpu-cores", format_cores(own)]
+    is_shared = sum(map(len, shares)) > len(set().union(*shares))  # by workers that take turns
+    if config.lend_cores and not is_shared:
+        arguments += ["--core-board", str(folder / CORE_BOARD)]
+    return arguments
 
 
 def socket_address(folder: Path, name: str) -> str:

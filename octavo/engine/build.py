@@ -10,6 +10,7 @@ from octavo.checkpoint.fingerprint import model_fingerprint
 from octavo.checkpoint.resolve import resolve_model
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.config import EngineConfig
+from octavo.engine.cores import Cores
 from octavo.engine.cuda_graphs import CudaRecorder, GraphedModel
 from octavo.engine.engine import Engine
 from octavo.engine.kv_cache import FP8, KVCache, KVLayout, torch_dtype
@@ -28,11 +29,14 @@ RECORD_AHEAD_S = 20.0
 logger = logging.getLogger(__name__)
 
 
-def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine:
+def build_engine(
+    config: EngineConfig, kernels: Kernels | None = None, cores: Cores | None = None
+) -> Engine:
     """Load the model and give it a pool.
 
     Args:
         kernels: by default the device's own; the reference ones make a slow yardstick.
+        cores: who runs on which; by default one thread, anywhere.
 
     Raises:
         ModelNotFound, UnsupportedModel, CheckpointError: from octavo/checkpoint.
@@ -85,7 +89,10 @@ def build_engine(config: EngineConfig, kernels: Kernels | None = None) -> Engine
     policy = policy_for(device, torch_dtype(dtype), heads_per_row)
     if device.type == "cuda" and config.cuda_graphs:
         model = record_graphs(model, kv_cache, scheduler, model_config.vocab_size)
-    return Engine(scheduler, ModelRunner(model, kv_cache.kv, policy), kv_cache, model_config)
+    if cores is not None and not _is_shared(layout, device):
+        cores.work_alone()
+    runner = ModelRunner(model, kv_cache.kv, policy, cores)
+    return Engine(scheduler, runner, kv_cache, model_config, cores)
 
 
 def record_graphs(
@@ -119,6 +126,15 @@ def build_scheduler(
         ),
     )
     return Scheduler(pool, PrefixCache(pool, config.block_size), limits, layout.model_fingerprint)
+
+
+def _is_shared(layout: KVLayout, device: torch.device) -> bool:
+    """Whether helper threads take part in the products, which are most of a forward pass."""
+    if device.type != "cpu":
+        return False
+    from octavo.kernels.cpu.linear import is_shared
+
+    return is_shared(layout.torch_dtype, layout.quantization or None)
 
 
 def choose_device(name: str) -> torch.device:

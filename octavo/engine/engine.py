@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from octavo.checkpoint.config import ModelConfig
+from octavo.engine.cores import AnyCore, Cores
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.kv_cache import KVCache, KVLayout
 from octavo.engine.load import Counters
@@ -29,11 +30,13 @@ class Engine:
         runner: Runner,
         kv_cache: KVCache,
         model_config: ModelConfig,
+        cores: Cores | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self.kv_cache = kv_cache
         self.model_config = model_config
+        self.cores = cores or AnyCore()
         self.did_advance = True  # whether the last step changed anything
 
     @property

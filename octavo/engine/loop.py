@@ -117,9 +117,12 @@ class EngineLoop:
             raise self._death
 
     def _run(self) -> None:
+        cores = self._engine.cores
         try:
+            cores.enter()
             can_advance = True
             while self._apply_inbox(can_advance):
+                cores.want()
                 outputs = self._engine.step(self._publish)
                 can_advance = self._engine.did_advance
                 self._publish(outputs)
@@ -127,6 +130,8 @@ class EngineLoop:
             logger.exception("the engine thread died")
             death = EngineDied(f"the engine thread died of {type(error).__name__}: {error}")
             self._asyncio_loop.call_soon_threadsafe(self._die, death)
+        finally:
+            cores.lend()
 
     def _apply_inbox(self, can_advance: bool) -> bool:
         """Apply everything queued, waiting for it while no step is worth making.
@@ -137,6 +142,8 @@ class EngineLoop:
         command: Command | None
         while True:
             try:
+                if not (scheduler.has_work and can_advance):
+                    self._engine.cores.lend()
                 if not scheduler.has_work:
                     command = self._inbox.get()
                 else:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from octavo.engine.batch import Batch
+from octavo.engine.cores import AnyCore, Cores
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.sampler import sample
 from octavo.engine.shared_prefixes import GroupPolicy, find_groups, pack_groups
@@ -28,11 +29,14 @@ class Model(Protocol):
 class ModelRunner:
     """Executes plans on one model and one pool tensor `kv` (see kv_cache.py)."""
 
-    def __init__(self, model: Model, kv: torch.Tensor, policy: GroupPolicy) -> None:
+    def __init__(
+        self, model: Model, kv: torch.Tensor, policy: GroupPolicy, cores: Cores | None = None
+    ) -> None:
         self._model = model
         self._kv = kv
         self._block_size = kv.shape[4]
         self.policy = policy
+        self._cores = cores or AnyCore()
         self._tables = np.zeros(0, dtype=np.int32)
 
     @torch.inference_mode()
@@ -40,7 +44,9 @@ class ModelRunner:
         """The next token of each sequence of plan.sampled, in its order."""
         if plan.num_seqs == 0:
             return []
-        logits = self._model.forward(self.build_batch(plan), self._kv)
+        batch = self.build_batch(plan)
+        with self._cores.at_work():
+            logits = self._model.forward(batch, self._kv)
         if plan.sampled:
             return sample(logits, plan.sampled)
         if self._kv.is_cuda:

@@ -2,8 +2,10 @@
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from octavo.engine.config import EngineConfig
+from octavo.engine.core_set import parse_cores
 
 TRANSPORTS = ("auto", "shared_memory", "bytes")
 _WILDCARD = re.compile(r"(0\.0\.0\.0|\[::\]|\*|):\d+")
@@ -63,8 +65,13 @@ class WorkerConfig:
         default="auto",
         metadata={"help": "auto (shared memory on one host, else bytes), shared_memory or bytes."},
     )
-    cpu_core: int | None = field(
-        default=None, metadata={"help": "Run on this core only; default: where the system likes."}
+    cpu_cores: str | None = field(
+        default=None,
+        metadata={"help": "Compute on these cores only, as 0-3,8; default: on one, anywhere."},
+    )
+    core_board: Path | None = field(
+        default=None,
+        metadata={"help": "File by which workers of one host lend each other idle cpu_cores."},
     )
     max_request_s: float = field(
         default=600.0, metadata={"help": "Ends requests that came without a deadline."}
@@ -88,6 +95,10 @@ class WorkerConfig:
             raise ValueError(f"max_request_s must be positive, got {self.max_request_s}")
         if not self.drain_timeout_s >= 0:
             raise ValueError(f"drain_timeout_s must not be negative, got {self.drain_timeout_s}")
+        if self.cpu_cores is not None:
+            parse_cores(self.cpu_cores)
+        elif self.core_board is not None:
+            raise ValueError("core_board needs cpu_cores: which cores are this worker's?")
         self.engine_config()  # checks the rest
 
     def engine_config(self) -> EngineConfig:

@@ -1,23 +1,55 @@
-"""Puts this process on one CPU core with one torch thread; called before a model is loaded.
+"""A worker's cores: those it owns, lent while it idles, and those that others lend it."""
 
-Two workers with two spinning threads each on two cores take 800 ms a step instead of 40.
-"""
-
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
+from octavo.engine.core_set import Cores as CoreSet
+from octavo.engine.core_set import allowed_cores, parse_cores
+from octavo.engine.cores import AnyCore, Cores
+from octavo.engine.pinned_team import PinnedTeam
+from octavo.kernels.cpu.team import HelperCore
+from octavo.worker.config import WorkerConfig
+from octavo.worker.core_board import CoreBoard, OwnCores
 
-def pin_to_core(core: int | None) -> None:
-    """One intra-op thread; on `core` only, if one is given.
+
+class LendingTeam(PinnedTeam):
+    """A team on cores of its own and on every other of the board's that is not wanted."""
+
+    def __init__(self, own: CoreSet, board: CoreBoard) -> None:
+        foreign = [
+            HelperCore(core, board.wanted_address(core), board.borrowed_address(core))
+            for core in allowed_cores()
+            if core not in own
+        ]
+        super().__init__(own[0], [HelperCore(core) for core in own[1:]] + foreign)
+        self._board = board  # the helpers know only addresses in it
+        self._own = OwnCores(board, own)
+
+    def want(self) -> None:
+        self._own.want()
+
+    def lend(self) -> None:
+        self._own.lend()
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        self._own.wait_until_free()
+        with self._team.at_work():
+            yield
+
+
+def cores_of(config: WorkerConfig) -> Cores:
+    """What the settings say, on a CPU; a GPU's engine thread needs no core of its own.
 
     Raises:
-        ValueError: this process may not run on that core.
+        ValueError: this process may not run on one of the cores.
     """
     torch.set_num_threads(1)
-    if core is None:
-        return
-    allowed = os.sched_getaffinity(0)
-    if core not in allowed:
-        raise ValueError(f"cpu_core must be one of {sorted(allowed)}, got {core}")
-    os.sched_setaffinity(0, {core})
+    if config.cpu_cores is None:
+        return AnyCore()
+    own = parse_cores(config.cpu_cores)
+    if config.core_board is None:
+        return PinnedTeam(own[0], [HelperCore(core) for core in own[1:]])
+    return LendingTeam(own, CoreBoard(config.core_board))

@@ -21,7 +21,7 @@ from octavo.registry.records import Role, WorkerRecord, new_epoch
 from octavo.rpc.server import Server, serve_until_signal
 from octavo.transfer.layout import PROTOCOL_VERSION
 from octavo.worker.config import WorkerConfig
-from octavo.worker.cores import pin_to_core
+from octavo.worker.cores import cores_of
 from octavo.worker.liveness import watch_engine
 from octavo.worker.open_streams import OpenStreams
 
@@ -37,9 +37,8 @@ _ROLES: dict[Role, worker_pb2.WorkerRole] = {
 
 
 def load_engine(config: WorkerConfig) -> Engine:
-    """Take the core, load the model, compile the kernels."""
-    pin_to_core(config.cpu_core)
-    return build_engine(config.engine_config())
+    """Take the cores, load the model, compile the kernels."""
+    return build_engine(config.engine_config(), cores=cores_of(config))
 
 
 def facts_of(config: WorkerConfig, engine: Engine, role: Role) -> worker_pb2.GetWorkerResponse:

@@ -58,6 +58,7 @@ async def running_processes(
     *,
     redis_url: str | None = None,
     num_pairs: int = 1,
+    quantization: str | None = None,
     env: dict[str, str] | None = None,
     prefill_env: dict[str, str] | None = None,
 ) -> AsyncIterator[Processes]:
@@ -72,8 +73,9 @@ async def running_processes(
         dtype="float32",
         device="cpu",
         kv_dtype="auto",
-        quantization=None,
+        quantization=quantization,
         transport="auto",
+        lend_cores=True,
         run_dir=folder,
         start_timeout_s=60,
         grace_s=5,
