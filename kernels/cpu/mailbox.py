@@ -12,7 +12,7 @@ nobody is at work on the kernel any more. All this is numba code without the GIL
 
 On a core that another program uses too, a helper may be put aside in the middle of a chunk, for
 milliseconds. When main has waited for longer than any chunk takes, it goes on alone, for this step
-and the next one, after another such wait for three, and so on up to sixty-three.
+and the next one, after another such wait for three, and so on up to fifteen.
 """
 
 from octavo.kernels.cpu.atomics import (
@@ -42,7 +42,7 @@ HELPER_BYTES = 64
 ITEMS = 0xFFFFFFFF  # the part of `claims` that counts items
 SPINS = 2000  # pauses, some 50 us, before other threads of this core get a turn
 STALL = 40_000  # pauses, some 1 ms: a helper that takes so long is not running
-MOST_REST = 63  # steps
+MOST_REST = 15  # steps
 
 
 @inlined
