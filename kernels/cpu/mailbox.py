@@ -3,11 +3,16 @@
     claims   ticket << 32 | items nobody has taken yet       kernel, args, num_items, grain
     done     items the helpers have finished
     open     1 while a step is at work                       present  helpers that are listening
+    rest     steps that main goes alone yet                  penalty  how many it was, last time
 
 Main writes the kernel, then `claims`; whoever lowers `claims` by one compare-and-swap owns the
 items it took away. The ticket is another for every kernel, so a helper that slept through the end
 of one cannot take items of the next by what it knew before. Main returns when `done` says that
 nobody is at work on the kernel any more. All this is numba code without the GIL.
+
+On a core that another program uses too, a helper may be put aside in the middle of a chunk, for
+milliseconds. When main has waited for longer than any chunk takes, it goes on alone, for this step
+and the next one, after another such wait for three, and so on up to fifteen.
 """
 
 from octavo.kernels.cpu.atomics import (
@@ -30,13 +35,15 @@ from octavo.kernels.cpu.memory import read_i64
 
 # Offsets in bytes. What a kernel's start touches is one cache line, what its end touches another.
 CLAIMS, KERNEL, ARGS, NUM_ITEMS, GRAIN = 0, 8, 16, 24, 32
-DONE, OPEN, PRESENT, NOTE = 64, 128, 192, 256
+DONE, OPEN, REST, PENALTY, PRESENT, NOTE = 64, 128, 136, 144, 192, 256
 MAILBOX_BYTES = 320
 # A helper's line: the addresses of its shared words, the pipe it sleeps in, words of its own.
 WANTED, BORROWED, WAKE, OWN_WANTED, OWN_BORROWED = 0, 8, 16, 24, 28
 HELPER_BYTES = 64
 ITEMS = 0xFFFFFFFF  # the part of `claims` that counts items
 SPINS = 2000  # pauses, some 50 us, before other threads of this core get a turn
+STALL = 40_000  # pauses, some 1 ms: a helper that takes so long is not running
+MOST_REST = 15  # steps
 
 
 @inlined
@@ -61,6 +68,15 @@ def _wait(spins):
     return spins + 1
 
 
+@inlined
+def _go_alone(mailbox):
+    """Dismiss the helpers for this step and some more."""
+    penalty = min(MOST_REST, 2 * load_number(mailbox + PENALTY) + 1)
+    store_number(mailbox + OPEN, 0)
+    store_number(mailbox + PENALTY, penalty)
+    store_number(mailbox + REST, penalty)
+
+
 @jit
 def run_kernel(mailbox, kernel, args, num_items, grain):
     """Call the kernel for items 0 .. num_items - 1, by all who listen at `mailbox` (0 for none)."""
@@ -83,11 +99,17 @@ def run_kernel(mailbox, kernel, args, num_items, grain):
     spins = 0
     while load_number(mailbox + DONE) + own < num_items:
         spins = _wait(spins)
+        if spins == STALL:
+            _go_alone(mailbox)
 
 
 @jit
 def start_step(mailbox, helpers, num_helpers):
-    """Wake the helpers whose core nobody wants."""
+    """Wake the helpers whose core nobody wants, unless they stalled lately."""
+    rest = load_number(mailbox + REST)
+    if rest > 0:
+        store_number(mailbox + REST, rest - 1)
+        return
     store_number(mailbox + OPEN, 1)
     for i in range(num_helpers):
         helper = helpers + i * HELPER_BYTES
@@ -99,6 +121,8 @@ def start_step(mailbox, helpers, num_helpers):
 @jit
 def end_step(mailbox):
     """Dismiss the helpers; they may still be on their way out."""
+    if load_number(mailbox + OPEN) == 1:  # a step without a stall
+        store_number(mailbox + PENALTY, load_number(mailbox + PENALTY) >> 1)
     store_number(mailbox + OPEN, 0)
 
 

@@ -2,7 +2,7 @@
 
     engine thread:  with team.at_work():                     helper: sleeps in its pipe
                         run(kernel, args, 12, 1)  --mailbox-->  spins, takes items, ...
-                        run(kernel, args, 3, 8)                 (3 items of 8 at least: main alone)
+                        run(kernel, args, 3, 8)                 (no more than a chunk: main alone)
                     dismisses the helpers                      sleeps again
 
 A kernel is numba code for a range of items: columns, rows, sequences. Its arguments are int64.
@@ -26,7 +26,8 @@ goes: an item's result must not depend on which items are taken along. A kernel 
 A core may be lent by another process. Whoever owns it sets `wanted` and waits until `borrowed` is
 0; the helper leaves between two chunks, and stays away until `at_work` finds `wanted` at 0 again.
 Only the thread that is inside `at_work` uses its team; all others work alone, as does everybody
-where a team has no helpers, at the price of a direct call.
+where a team has no helpers, at the price of a direct call. A helper that another program keeps from
+running is waited for once, then left alone for some steps (mailbox.py).
 """
 
 import functools

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,7 +11,15 @@ import pytest
 import torch
 
 from octavo.kernels.cpu import mailbox
-from octavo.kernels.cpu.atomics import add_number, load_word, pause, store_word
+from octavo.kernels.cpu.atomics import (
+    add_number,
+    load_number,
+    load_word,
+    on_stack,
+    pause,
+    store_number,
+    store_word,
+)
 from octavo.kernels.cpu.memory import float_of, unpacked
 from octavo.kernels.cpu.team import HelperCore, Team, float_bits, kernel, kernel_per_format, run
 from octavo.kernels.cpu.vector import load, mul, splat, store
@@ -50,6 +58,20 @@ def _meet(args, first, last):
             pause()
 
 
+@kernel
+def _linger(args, first, last):
+    """Main waits until a helper has an item too, the helper until it is dismissed."""
+    shared, began = unpacked(args, 2)
+    for item in range(first, last):
+        if abs(on_stack((item,)) - args) < 65536:  # arguments lie on main's stack
+            while load_number(began) == 0:
+                pause()
+        else:
+            store_number(began, 1)
+            while load_number(shared + mailbox.OPEN) == 1:
+                pause()
+
+
 @contextmanager
 def team_of(helpers: list[HelperCore]) -> Iterator[Team]:
     team = Team(helpers)
@@ -57,6 +79,29 @@ def team_of(helpers: list[HelperCore]) -> Iterator[Team]:
         yield team
     finally:
         team.close()
+
+
+def present(team: Team) -> int:
+    return int(team._mailbox[mailbox.PRESENT // 8])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        threading.Event().wait(0.0002)
+
+
+def helped_step(team: Team, lingering: tuple[int, ...] = ()) -> None:
+    """A step in which the helper comes; with `lingering`, it is put aside in the middle."""
+    done = False
+    while not done:  # on a busy machine main may be going alone just now
+        with team.at_work():
+            if team._mailbox[mailbox.OPEN // 8] == 0:
+                continue
+            wait_until(lambda: present(team) == 1)
+            if lingering:
+                run(_linger, lingering, 2, 1)
+                wait_until(lambda: present(team) == 0)
+        done = True
 
 
 def wait_for(word: np.ndarray, index: int, value: int) -> None:
@@ -102,10 +147,8 @@ def test_members_work_at_the_same_time() -> None:
 
     other = threading.Thread(target=release)
     other.start()
-    borrowed = np.zeros(2, np.int32)
-    lent = HelperCore(None, borrowed.ctypes.data, borrowed.ctypes.data + 4)
-    with team_of([lent]) as team, team.at_work():
-        wait_for(borrowed, 1, 1)
+    with team_of([HelperCore()]) as team, team.at_work():
+        wait_until(lambda: present(team) == 1)
         run(_meet, (words.ctypes.data,), 2, 1)  # ends only if both items begin before one ends
     other.join()
 
@@ -122,23 +165,35 @@ def test_a_core_that_is_wanted_back_comes_free_within_a_kernel() -> None:
         gone.set()
 
     with team_of([HelperCore(None, shared.ctypes.data, shared.ctypes.data + 4)]) as team:
-        for _ in range(3):
-            gone.clear()
-            thread = threading.Thread(target=owner)
-            thread.start()
-            rounds = 0
+        thread = threading.Thread(target=owner)
+        thread.start()
+        rounds = 0
+        while not gone.is_set():
             with team.at_work():
-                while not gone.is_set():
+                for _ in range(50):
                     run(_count, (counts.ctypes.data,), len(counts), 1)
                     rounds += 1
-                run(_count, (counts.ctypes.data,), len(counts), 1)  # alone now
-            thread.join()
-            with team.at_work():  # not lent while it is wanted
-                run(_count, (counts.ctypes.data,), len(counts), 1)
-                assert mailbox.read_word(shared.ctypes.data + 4) == 0
-            assert (counts == rounds + 2).all()
-            counts[:] = 0
-            mailbox.write_word(shared.ctypes.data, 0)
+        thread.join()
+        with team.at_work():  # not lent while it is wanted
+            run(_count, (counts.ctypes.data,), len(counts), 1)
+            assert mailbox.read_word(shared.ctypes.data + 4) == 0
+        assert (counts == rounds + 1).all()
+        mailbox.write_word(shared.ctypes.data, 0)
+        helped_step(team)
+
+
+def test_a_helper_that_is_put_aside_is_left_alone_for_longer_and_longer() -> None:
+    with team_of([HelperCore()]) as team:
+        for rest in (1, 3):
+            began = np.zeros(1, np.int64)
+            helped_step(team, (team._mailbox.ctypes.data, began.ctypes.data))
+            for _ in range(rest):
+                with team.at_work():
+                    counts = np.zeros(9, np.int64)
+                    run(_count, (counts.ctypes.data,), 9, 1)
+                    assert (counts == 1).all()
+                    assert present(team) == 0
+        helped_step(team)
 
 
 def test_an_exception_within_a_step_dismisses_the_helpers() -> None:
