@@ -16,6 +16,7 @@ import torch
 
 from forward_probe import ForwardProbe
 from load import random_prompts
+from octavo.block_key import BlockKey
 from octavo.engine.build import build_engine
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine import Engine
@@ -32,7 +33,14 @@ _names = itertools.count()
 class NoCache(PrefixCache):
     """Finds nothing and registers nothing."""
 
-    def match(self, *_: object) -> list[int]:
+    def match(
+        self,
+        group_key: bytes,
+        root: BlockKey,
+        token_ids: list[int],
+        max_blocks: int,
+        keys: list[BlockKey] | None = None,
+    ) -> list[int]:
         return []
 
     def commit(self, seq: Sequence) -> list[int]:
@@ -71,15 +79,17 @@ def measure_cost(
 ) -> list[dict[str, Any]]:
     """One row a round, and one before that warms up and is left out."""
     torch.set_num_threads(1)
-    engines = {is_cached: engine_with(model, dtype, is_cached=is_cached) for is_cached in (1, 0)}
+    engines = {
+        is_cached: engine_with(model, dtype, is_cached=is_cached) for is_cached in (True, False)
+    }
     rows = []
     for index in range(-1, rounds):
         prompts = random_prompts(SEQUENCES, PROMPT_TOKENS, 40_000, seed=index + 50)
-        took: dict[int, tuple[float, float]] = {}
-        for is_cached in (1, 0) if index % 2 else (0, 1):
+        took: dict[bool, tuple[float, float]] = {}
+        for is_cached in (True, False)[:: 1 if index % 2 else -1]:
             advance("prefix cache on" if is_cached else "prefix cache off")
             took[is_cached] = run(engines[is_cached], prompts)
-        (cached, _), (plain, total) = took[1], took[0]
+        (cached, _), (plain, total) = took[True], took[False]
         rows.append(
             {
                 "part": "cache",
