@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
-QUANTIZATIONS = (None, "int8")
+QUANTIZATIONS = (None, "int8", "int4", "gguf")
 BLOCK_SIZES = range(8, 129, 8)
 
 
@@ -19,7 +19,7 @@ class EngineConfig:
     model: str  # folder, GGUF file or hub id
     dtype: str = "auto"  # bfloat16 where the device computes in it, else the checkpoint's
     device: str = "auto"  # cuda if there is one
-    quantization: str | None = None  # int8: weights and activations, CPU only
+    quantization: str | None = None  # int8, int4, gguf: see models/precision.py; CPU only
     block_size: int = 16
     max_num_seqs: int = 256
     max_num_batched_tokens: int | None = None  # by device and model size

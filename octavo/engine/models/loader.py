@@ -1,6 +1,7 @@
 """From a model folder to a `DecoderModel`: tensors are mapped, cast, fused and packed one by one.
 
 safetensors --map--> [N, K] as stored --cast, concatenate--> one matrix per product --pack--> Linear
+                                      --concatenate--> quantise, if weights are to be smaller ---^
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from octavo.checkpoint.config import ModelConfig, load_config
 from octavo.checkpoint.errors import CheckpointError
 from octavo.checkpoint.weights import WeightFiles
 from octavo.engine.models.decoder import DecoderModel, DecoderWeights, LayerWeights, Linear
+from octavo.engine.models.precision import Precisions
 from octavo.engine.models.tensor_names import (
     EMBED,
     FINAL_NORM,
@@ -41,8 +43,8 @@ def load_model(
     files = WeightFiles(path)
     check_tensors(config, files)
     try:
-        pack = packer_for(kernels, device, quantization)
-        weights = _Loader(config, files, dtype, device, pack).load()
+        precisions = Precisions(quantization, files)
+        weights = _Loader(config, files, dtype, device, kernels, precisions).load()
     finally:
         files.close()
     return DecoderModel(config, weights, kernels, device)
@@ -56,7 +58,8 @@ class _Loader:
     files: WeightFiles
     dtype: torch.dtype
     device: torch.device
-    pack: PackLinear
+    kernels: Kernels
+    precisions: Precisions
 
     @torch.inference_mode()
     def load(self) -> DecoderWeights:
@@ -65,7 +68,7 @@ class _Loader:
             embed=embed,
             layers=[self._layer(index) for index in range(self.config.num_layers)],
             norm=self._tensor(FINAL_NORM),
-            head=self.pack(self._head(embed), None),
+            head=self._head(embed),
         )
 
     def _layer(self, index: int) -> LayerWeights:
@@ -88,15 +91,25 @@ class _Loader:
 
     def _linear(self, names: list[str], has_bias: bool) -> Linear:
         """One product for all names, their outputs side by side."""
-        weight = self._joined([f"{name}.weight" for name in names])
+        weights = [f"{name}.weight" for name in names]
         bias = self._joined([f"{name}.bias" for name in names]) if has_bias else None
-        return self.pack(weight, bias)
+        precision = self.precisions.of(weights)
+        return self._packer(precision)(self._product(weights, precision), bias)
 
-    def _joined(self, names: list[str]) -> torch.Tensor:
+    def _packer(self, precision: str | None) -> PackLinear:
+        return packer_for(self.kernels, self.device, self.dtype, precision)
+
+    def _product(self, names: list[str], precision: str | None) -> torch.Tensor:
+        """A product's matrix: what is quantised is not rounded to dtype before."""
+        stored = self.files.load(names[0]).dtype
+        return self._joined(names, self.dtype if precision is None else stored)
+
+    def _joined(self, names: list[str], dtype: torch.dtype | None = None) -> torch.Tensor:
         """The tensors one below the other, written straight into their place."""
         shapes = [self.files.tensors[name].shape for name in names]
         num_rows = sum(shape[0] for shape in shapes)
-        joined = torch.empty((num_rows, *shapes[0][1:]), dtype=self.dtype, device=self.device)
+        shape = (num_rows, *shapes[0][1:])
+        joined = torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
         start = 0
         for name, shape in zip(names, shapes, strict=True):
             joined[start : start + shape[0]].copy_(self.files.load(name))
@@ -107,13 +120,19 @@ class _Loader:
         """A copy of its own: the mapped file may be replaced while the model runs."""
         return self._joined([name])
 
-    def _head(self, embed: torch.Tensor) -> torch.Tensor:
-        if not self.config.tie_word_embeddings:
-            return self._tensor(HEAD)
+    def _head(self, embed: torch.Tensor) -> Linear:
+        name = EMBED if self.config.tie_word_embeddings else HEAD
+        if name == EMBED:
+            self._check_tie()
+        precision = self.precisions.of_head(name)
+        is_embed = name == EMBED and precision is None
+        weight = embed if is_embed else self._product([name], precision)
+        return self._packer(precision)(weight, None)
+
+    def _check_tie(self) -> None:
         if HEAD in self.files.tensors and not torch.equal(
             self.files.load(HEAD), self.files.load(EMBED)
         ):
             raise CheckpointError(
                 f"config.json ties the embeddings, but tensor {HEAD} differs from {EMBED}"
             )
-        return embed
