@@ -32,7 +32,8 @@ def up(
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     quantization: Annotated[
-        str | None, typer.Option(envvar="OCTAVO_QUANTIZATION", help="int8; default: none.")
+        str | None,
+        typer.Option(envvar="OCTAVO_QUANTIZATION", help="int8, int4, gguf; default: none."),
     ] = None,
     transport: Annotated[str, typer.Option(help="auto, shared_memory or bytes.")] = "auto",
     run_dir: Annotated[
