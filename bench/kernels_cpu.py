@@ -19,7 +19,7 @@ from rich.table import Table
 from torch.nn import functional
 
 from octavo.kernels import reference
-from octavo.kernels.cpu import int8_linear, ops
+from octavo.kernels.cpu import int4_linear, int8_linear, ops
 
 LAYERS, HIDDEN, INTERMEDIATE, VOCABULARY = 30, 576, 1536, 49152
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 9, 3, 64, 16
@@ -89,11 +89,13 @@ def prefill_variants(rows: int, dtype: torch.dtype) -> Variants:
 def linear_variants(rows: int, shape: tuple[int, int], copies: int, dtype: torch.dtype) -> Variants:
     weights = [torch.randn(shape).to(dtype) for _ in range(copies)]
     packed = [ops.pack_linear(w, None) for w in weights]
-    quantised = [int8_linear.pack_linear(w, None) for w in weights]
+    bytes_ = [int8_linear.pack_linear(w, None) for w in weights]
+    nibbles = [int4_linear.pack_linear(w, None) for w in weights]
     x = torch.randn(rows, shape[1]).to(dtype)
     return {
         "octavo": lambda i: packed[i % copies](x),
-        "int8": lambda i: quantised[i % copies](x),
+        "int8": lambda i: bytes_[i % copies](x),
+        "int4": lambda i: nibbles[i % copies](x),
         "torch": lambda i: functional.linear(x, weights[i % copies]),
     }
 
@@ -158,14 +160,14 @@ def measure_all(context: int, dtype: torch.dtype) -> Times:
 def add_step(times: Times) -> None:
     """A whole decode step: 30 layers of everything (two norms each) and the head.
 
-    With int8 weights only the linear layers differ from octavo's own.
+    With int8 or int4 weights only the linear layers differ from octavo's own.
     """
 
     def best(operation: str, name: str, rows: int) -> float:
         variants = times[operation]
         return variants.get(name, variants["octavo"])[rows]
 
-    for name in ("octavo", "int8", "torch"):
+    for name in ("octavo", "int8", "int4", "torch"):
         step = times.setdefault("step", {}).setdefault(name, {})
         for rows in BATCHES:
             layer = sum(

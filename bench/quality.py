@@ -45,6 +45,8 @@ VARIANTS: dict[str, tuple[torch.dtype, str | None]] = {
     "bfloat16": (torch.bfloat16, None),
     "int8, float32": (torch.float32, "int8"),
     "int8, bfloat16": (torch.bfloat16, "int8"),
+    "int4, float32": (torch.float32, "int4"),
+    "int4, bfloat16": (torch.bfloat16, "int4"),
 }
 
 

@@ -7,13 +7,15 @@ kernels/reference.py offers the same operations and is what both are tested agai
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
 
 from octavo.kernels.prefix_groups import PrefixGroups
 
-PackLinear = Callable[[torch.Tensor, torch.Tensor | None], Callable[[torch.Tensor], torch.Tensor]]
+Linear = Callable[[torch.Tensor], torch.Tensor]
+PackLinear = Callable[[torch.Tensor, torch.Tensor | None], Linear]
 
 
 class UnsupportedDevice(ValueError):
@@ -101,19 +103,27 @@ def for_device(device: torch.device) -> Kernels:
     raise UnsupportedDevice(f"no kernels for device type {device.type!r}; there are: cpu, cuda")
 
 
-def packer_for(kernels: Kernels, device: torch.device, quantization: str | None) -> PackLinear:
-    """What turns the weights of a layer into its product.
+def packer_for(
+    kernels: Kernels, device: torch.device, dtype: torch.dtype, precision: str | None
+) -> PackLinear:
+    """What turns the weights of a layer into its product of rows in dtype.
+
+    precision: of the weights from then on: int8, int4, or as they come (None).
 
     Raises:
         UnsupportedQuantization: device cannot multiply weights kept so.
     """
-    if quantization is None:
+    if precision is None:
         return kernels.pack_linear
-    if quantization == "int8" and device.type == "cpu":
+    if precision == "int8" and device.type == "cpu":
         from octavo.kernels.cpu import int8_linear
 
-        return int8_linear.pack_linear
-    raise UnsupportedQuantization(f"quantization {quantization} does not run on {device.type}")
+        return partial(int8_linear.pack_linear, dtype=dtype)
+    if precision == "int4" and device.type == "cpu":
+        from octavo.kernels.cpu import int4_linear
+
+        return partial(int4_linear.pack_linear, dtype=dtype)
+    raise UnsupportedQuantization(f"quantization {precision} does not run on {device.type}")
 
 
 def check_kv_dtype(device: torch.device, kv_dtype: torch.dtype) -> None:

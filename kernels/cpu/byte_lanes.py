@@ -1,12 +1,6 @@
-"""Sixteen float32 lanes to bytes, and dot products of bytes, inside numba code.
+"""Sixteen float32 lanes to bytes, and single numbers to memory, inside numba code."""
 
-The CPU's own dot product takes one unsigned and one signed operand, four bytes of each for every
-32-bit lane.
-"""
-
-from typing import Any
-
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import types
 
 from octavo.kernels.cpu import lanes
@@ -16,9 +10,6 @@ from octavo.kernels.cpu.vector import f32, i64, vector
 
 I8 = ir.IntType(8)
 BYTES = ir.VectorType(I8, LANES)  # one a lane
-QUADS = ir.VectorType(I8, 4 * LANES)  # four a lane
-PAIRS = ir.VectorType(lanes.I16, 2 * LANES)  # two a lane
-WIDE = ir.VectorType(I32, 2 * LANES)
 
 
 @intrinsic
@@ -81,39 +72,3 @@ def write_integer(typing, address, index, value):
         return context.get_dummy_value()
 
     return types.none(i64, i64, f32), generate
-
-
-def add_dot(context: Any, builder: Any, total: Any, unsigned: Any, signed: Any) -> Any:
-    """total + the dot product of the four bytes in each 32-bit lane; all are <16 x i32>."""
-    if not _has_vnni(context):
-        return _add_dot_anywhere(builder, total, unsigned, signed)
-    operand = lanes.WORDS
-    if binding.llvm_version_info[0] >= 22:
-        operand = QUADS
-        unsigned, signed = (builder.bitcast(v, QUADS) for v in (unsigned, signed))
-    kind = ir.FunctionType(lanes.WORDS, [lanes.WORDS, operand, operand])
-    function = builder.module.globals.get("llvm.x86.avx512.vpdpbusd.512") or ir.Function(
-        builder.module, kind, "llvm.x86.avx512.vpdpbusd.512"
-    )
-    return builder.call(function, [total, unsigned, signed])
-
-
-def _has_vnni(context: Any) -> bool:
-    return "+avx512vnni" in context.codegen()._tm_features
-
-
-def _add_dot_anywhere(builder, total, unsigned, signed):
-    """Even and odd bytes as two products of 16-bit pairs, for which most CPUs have something."""
-    eight = ir.Constant(PAIRS, [8] * 2 * LANES)
-    u, s = builder.bitcast(unsigned, PAIRS), builder.bitcast(signed, PAIRS)
-    even = (
-        builder.lshr(builder.shl(u, eight), eight),
-        builder.ashr(builder.shl(s, eight), eight),
-    )
-    odd = builder.lshr(u, eight), builder.ashr(s, eight)
-    for a, b in (even, odd):
-        products = builder.mul(builder.sext(a, WIDE), builder.sext(b, WIDE))
-        for first in (0, 1):
-            order = ir.Constant(lanes.WORDS, [2 * i + first for i in range(LANES)])
-            total = builder.add(total, builder.shuffle_vector(products, products, order))
-    return total

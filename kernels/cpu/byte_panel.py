@@ -1,97 +1,190 @@
-"""A register-blocked product of bytes: up to three rows of activations and 64 outputs at once.
+"""A register-blocked product of quantised rows: a few rows of activations and a strip of outputs.
 
-    C[rows, 64] = sum over groups of level[row, group] * (A[rows, group] x B[group, 64])
+    C[rows, STRIP] = sum over groups of level[row, group] * scale[group] * (A[rows, group] x B)
+                                   (+ level * sum of A[row, group] * minimum[group], if half bytes)
 
-Within a group of some 64 products the sums are integers; C is float32. Both stay in registers, 12
-of each. (Six rows with C in memory were 15 % slower.) B is packed so that four bytes of 64 outputs
-are 256 bytes in a row: the whole matrix is one stream, which the CPU fetches ahead by itself.
+Within a group of 32 products the sums are integers; C is float32. Sums and totals stay in
+registers: three rows of 4 x 16 outputs with AVX-512, four rows of 8 outputs with AVX2. A strip is
+one stream, which the CPU fetches ahead by itself, of blocks:
+
+    bytes       [8 steps][STRIP][4], then STRIP scales in float16
+    half bytes  [4][STRIP][4] (step i in the low, step i + 4 in the high half), scales, minima
 """
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
 from octavo.kernels.cpu import lanes
-from octavo.kernels.cpu.byte_lanes import add_dot
+from octavo.kernels.cpu.byte_dot import (
+    BYTE_DOT,
+    BYTES,
+    FLOATS,
+    HAS_HALVES,
+    HAS_VNNI_512,
+    NIBBLE_DOT,
+    SHORTS,
+    WIDTH,
+    WORDS,
+    filled,
+)
 from octavo.kernels.cpu.jit import intrinsic
-from octavo.kernels.cpu.lanes import F32, I32, I64, LANES
+from octavo.kernels.cpu.lanes import F32, I16, I32, I64
 
 i64 = types.int64
-PANEL_ROWS = 3
-PANEL_VECTORS = 4
-PANEL = PANEL_VECTORS * LANES  # outputs
+GROUP = 32  # products that share a level and a scale
 QUAD = 4  # bytes of one depth step
+STEPS = GROUP // QUAD
+PANEL_ROWS, VECTORS = (3, 4) if HAS_VNNI_512 else (4, 1)
+STRIP = VECTORS * WIDTH  # outputs
+BYTE_BLOCK = GROUP * STRIP + 2 * STRIP
+NIBBLE_BLOCK = GROUP // 2 * STRIP + 4 * STRIP
 
 
-def _load_words(builder, address, index):
-    return builder.load(lanes.pointer(builder, address, index, 4, lanes.WORDS), align=4)
+def _spread(builder, scalar, kind):
+    """A scalar in all lanes of kind."""
+    first = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, I32(0))
+    return builder.shuffle_vector(first, first, ir.Constant(WORDS, [0] * WIDTH))
 
 
-def _splat_word(builder, address, index):
-    """Four bytes in all lanes."""
-    word = builder.load(lanes.pointer(builder, address, index, 4, I32), align=4)
-    first = builder.insert_element(ir.Constant(lanes.WORDS, ir.Undefined), word, I32(0))
-    return builder.shuffle_vector(first, first, ir.Constant(lanes.WORDS, [0] * LANES))
+def _load_all(builder, address, index, kind, vector):
+    return _spread(builder, builder.load(lanes.pointer(builder, address, index, 4, kind)), vector)
 
 
-def _rows_of(builder, address, stride, count):
-    return [builder.add(address, builder.mul(stride, I64(r))) for r in range(count)]
+def _load_bytes(builder, block, number):
+    place = lanes.pointer(builder, block, I64(number), 4 * WIDTH, BYTES)
+    return builder.load(place, align=2)
 
 
-def _emit_panel(context, builder, args, count):
-    a, a_stride, levels, starts, levels_stride, b, groups, steps, c = args
-    rows = _rows_of(builder, a, a_stride, count)
-    level_rows = _rows_of(builder, levels, levels_stride, count)
-    start_rows = _rows_of(builder, starts, levels_stride, count)
-    sums = [
-        [cgutils.alloca_once(builder, lanes.WORDS) for _ in range(PANEL_VECTORS)]
-        for _ in range(count)
-    ]
-    totals = [cgutils.alloca_once(builder, lanes.VECTOR) for _ in range(count * PANEL_VECTORS)]
+def _load_halves(builder, block, offset, v):
+    """WIDTH float16 numbers, all finite, as float32."""
+    address = builder.add(block, I64(offset + 2 * WIDTH * v))
+    if HAS_HALVES:
+        kind = ir.VectorType(ir.HalfType(), WIDTH)
+        return builder.fpext(
+            builder.load(lanes.pointer(builder, address, I64(0), 1, kind), align=2), FLOATS
+        )
+    kind = ir.VectorType(I16, WIDTH)
+    raw = builder.load(lanes.pointer(builder, address, I64(0), 1, kind), align=2)
+    moved = builder.shl(builder.sext(raw, WORDS), filled(WORDS, 13))
+    bits = builder.and_(moved, filled(WORDS, 0x8FFFFFFF))
+    return builder.fmul(builder.bitcast(bits, FLOATS), filled(FLOATS, 2.0**112))
+
+
+def _fma(builder, a, b, c):
+    kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{WIDTH}f32")
+    return builder.call(function, [a, b, c])
+
+
+class _ByteBlock:
+    """One group of a strip, a byte a weight."""
+
+    size, dot = BYTE_BLOCK, BYTE_DOT
+
+    def steps(self, builder, block):
+        """For each depth step, its number and the operands of its vectors."""
+        for step in range(STEPS):
+            raw = [_load_bytes(builder, block, step * VECTORS + v) for v in range(VECTORS)]
+            yield step, [self.dot.operand(w, builder) for w in raw]
+
+    def scales(self, builder, block, v):
+        return _load_halves(builder, block, GROUP * STRIP, v)
+
+    def minima(self, builder, block, v):
+        return None
+
+
+class _NibbleBlock:
+    """One group of a strip, half a byte a weight, each 0 .. 15."""
+
+    size, dot = NIBBLE_BLOCK, NIBBLE_DOT
+
+    def steps(self, builder, block):
+        low = filled(BYTES, 15)
+        for i in range(STEPS // 2):
+            raw = [_load_bytes(builder, block, i * VECTORS + v) for v in range(VECTORS)]
+            yield i, [builder.and_(w, low) for w in raw]
+            moved = [builder.lshr(builder.bitcast(w, SHORTS), filled(SHORTS, 4)) for w in raw]
+            yield i + STEPS // 2, [builder.and_(builder.bitcast(w, BYTES), low) for w in moved]
+
+    def scales(self, builder, block, v):
+        return _load_halves(builder, block, GROUP // 2 * STRIP, v)
+
+    def minima(self, builder, block, v):
+        return _load_halves(builder, block, GROUP // 2 * STRIP + 2 * STRIP, v)
+
+
+def _emit_group(builder, weights, block, rows, group, totals):
+    """Add one group to totals; rows: addresses of (bytes, levels, starts, sums) of each."""
+    dot, zero = weights.dot, filled(WORDS, 0)
+    sums = []
+    for _, _, starts, _ in rows:
+        start = _load_all(builder, starts, group, I32, WORDS) if dot.is_offset else zero
+        sums.append([dot.start(builder, start) for _ in range(VECTORS)])
+    first = builder.mul(group, I64(STEPS))
+    for step, operands in weights.steps(builder, block):
+        for r, (a, *_) in enumerate(rows):
+            quad = _load_all(builder, a, builder.add(first, I64(step)), I32, WORDS)
+            quad = builder.bitcast(quad, BYTES)
+            for v in range(VECTORS):
+                sums[r][v] = dot.add(builder, sums[r][v], operands[v], quad)
+    for v in range(VECTORS):
+        scales = weights.scales(builder, block, v)
+        minima = weights.minima(builder, block, v)
+        for r, (_, levels, _, weighted) in enumerate(rows):
+            place = totals[r * VECTORS + v]
+            whole = builder.sitofp(dot.words(builder, sums[r][v]), FLOATS)
+            level = _load_all(builder, levels, group, F32, FLOATS)
+            factor = builder.fmul(level, scales)
+            total = _fma(builder, whole, factor, builder.load(place))
+            if minima is not None:
+                sum_of_row = _load_all(builder, weighted, group, F32, FLOATS)
+                total = _fma(builder, sum_of_row, minima, total)
+            builder.store(total, place)
+
+
+def _emit_panel(builder, weights, args, count):
+    a, stride, b, groups, c, c_stride = args
+    padded, spread = builder.mul(groups, I64(GROUP)), builder.mul(groups, I64(4))
+    rows = []
+    for r in range(count):
+        row = builder.add(a, builder.mul(stride, I64(r)))
+        levels = builder.add(row, padded)
+        starts = builder.add(levels, spread)
+        rows.append((row, levels, starts, builder.add(starts, spread)))
+    zero = ir.Constant(FLOATS, None)
+    totals = [cgutils.alloca_once(builder, FLOATS) for _ in range(count * VECTORS)]
     for total in totals:
-        builder.store(ir.Constant(lanes.VECTOR, None), total)
-    with cgutils.for_range(builder, groups) as group:
-        for r in range(count):
-            start = _splat_word(builder, start_rows[r], group.index)
-            for v in range(PANEL_VECTORS):
-                builder.store(start, sums[r][v])
-        first = builder.mul(group.index, steps)
-        with cgutils.for_range(builder, steps) as loop:
-            step = builder.add(first, loop.index)
-            place = builder.mul(step, I64(PANEL))
-            columns = [
-                _load_words(builder, b, builder.add(place, I64(v * LANES)))
-                for v in range(PANEL_VECTORS)
-            ]
-            for r in range(count):
-                quad = _splat_word(builder, rows[r], step)
-                for v in range(PANEL_VECTORS):
-                    total = builder.load(sums[r][v])
-                    builder.store(add_dot(context, builder, total, columns[v], quad), sums[r][v])
-        for r in range(count):
-            level = builder.load(lanes.pointer(builder, level_rows[r], group.index, 4, F32))
-            level = lanes.splat(builder, level)
-            for v in range(PANEL_VECTORS):
-                place = totals[r * PANEL_VECTORS + v]
-                whole = builder.sitofp(builder.load(sums[r][v]), lanes.VECTOR)
-                builder.store(lanes.fma(builder, whole, level, builder.load(place)), place)
+        builder.store(zero, total)
+    with cgutils.for_range(builder, groups) as loop:
+        block = builder.add(b, builder.mul(loop.index, I64(weights.size)))
+        _emit_group(builder, weights, block, rows, loop.index, totals)
     for i, total in enumerate(totals):
-        lanes.store_floats(builder, c, I64(i * LANES), builder.load(total))
+        row = builder.add(c, builder.mul(c_stride, I64(i // VECTORS)))
+        place = lanes.pointer(builder, row, I64(i % VECTORS), 4 * WIDTH, FLOATS)
+        builder.store(builder.load(total), place, align=4)
+
+
+# What a strip holds, named by the type of its kind.
+BYTES_KIND, NIBBLES_KIND = np.int8(0), np.uint8(0)
+_BLOCKS = {types.int8: _ByteBlock(), types.uint8: _NibbleBlock()}
 
 
 @intrinsic
-def byte_panel(typing, a, a_stride, levels, starts, levels_stride, b, groups, steps, c, count):
-    """C of `count` (1 to 3) rows.
+def quantized_panel(typing, kind, a, stride, b, groups, c, c_stride, count):
+    """C of `count` (1 to PANEL_ROWS) rows by one strip.
 
-    a: rows of signed bytes; levels, starts: [groups] float32 and int32 of each row; strides in
-    bytes; b: [groups * steps, 64, 4] unsigned bytes; c: [count, 64] float32. starts[g] takes back
-    what the offset of b adds: -128 times the sum of the group's bytes.
+    a: rows as `byte_rows.quantize_row` leaves them, stride bytes apart; b: [groups] blocks of this
+    kind; c: [count, STRIP] float32, c_stride bytes from row to row.
     """
+    weights = _BLOCKS[kind]
 
     def generate(context, builder, signature, args):
-        *operands, count = args
+        _, *operands, count = args
         for rows in range(1, PANEL_ROWS + 1):
             with builder.if_then(builder.icmp_signed("==", count, I64(rows))):
-                _emit_panel(context, builder, operands, rows)
+                _emit_panel(builder, weights, operands, rows)
         return context.get_dummy_value()
 
-    return types.none(i64, i64, i64, i64, i64, i64, i64, i64, i64, i64), generate
+    return types.none(kind, i64, i64, i64, i64, i64, i64, i64), generate

@@ -2,7 +2,8 @@
 
     model.gguf --metadata--> config.json, generation_config.json
                --tokenizer-> tokenizer.json, tokenizer_config.json, chat_template.jinja
-               --tensors---> model.safetensors        (dequantised to float32; f16 and bf16 as is)
+               --tensors---> model.safetensors        (dequantised to float32, with the name of
+                                                    their type; f16 and bf16 as is)
 
 The folder lies in the local cache under the file's path, size and time of change. A later start
 reads it like a downloaded checkpoint, and a router needs neither torch nor the GGUF file.
@@ -26,7 +27,7 @@ from octavo.checkpoint.progress import ProgressCallback, silent
 from octavo.checkpoint.weights import SINGLE
 
 # Part of the cache key: raise it when the same file would be converted differently.
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 
 
 def convert_gguf(path: Path, progress: ProgressCallback = silent) -> Path:

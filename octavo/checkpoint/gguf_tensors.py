@@ -2,8 +2,10 @@
 
     blk.3.attn_q (Q4_1) --dequantise--> float32 --unpermute--> model.layers.3.self_attn.q_proj
 
-F16 and BF16 tensors keep their bytes. llama.cpp stores q and k of the llama architecture with
-rotary pairs interleaved; config.json's models want halves, so those rows are put back in order.
+F16 and BF16 tensors keep their bytes; of others, the header names the type under `gguf_types`: from
+the values a packer finds the blocks again, as their extremes are among them. llama.cpp stores q and
+k of the llama architecture with rotary pairs interleaved; config.json's models want halves, so
+those rows are put back in order.
 """
 
 import json
@@ -18,6 +20,7 @@ import numpy.typing as npt
 
 from octavo.checkpoint.errors import UnsupportedModel
 from octavo.checkpoint.progress import ProgressCallback
+from octavo.checkpoint.weights import GGUF_TYPES
 
 Array = npt.NDArray[np.generic]
 
@@ -101,7 +104,9 @@ def _plan(reader: Any) -> Iterator[_Planned]:
 
 
 def _header(planned: list[_Planned]) -> bytes:
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    types = {tensor.name: tensor.source.tensor_type.name for tensor in planned}
+    types = {name: kind for name, kind in types.items() if kind not in ("F32", *KEPT)}
+    header: dict[str, object] = {"__metadata__": {"format": "pt", GGUF_TYPES: json.dumps(types)}}
     start = 0
     for tensor in planned:
         header[tensor.name] = {

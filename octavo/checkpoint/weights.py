@@ -17,6 +17,7 @@ from octavo.checkpoint.fields import read_fields
 if TYPE_CHECKING:
     import torch
 
+GGUF_TYPES = "gguf_types"  # among a header's metadata: tensor name -> type, as JSON
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format
@@ -27,6 +28,7 @@ class TensorPlace:
     file: Path
     shape: tuple[int, ...]
     dtype: str  # as safetensors spells it: F32, BF16, ...
+    gguf_type: str = ""  # what the values were in the GGUF file they come from, if not that dtype
 
 
 class WeightFiles:
@@ -100,8 +102,9 @@ def _read_header(file: Path) -> dict[str, TensorPlace]:
             raise CheckpointError(f"{file} is no safetensors file: header of {num_bytes} bytes")
         try:
             header = json.loads(stream.read(num_bytes))
+            types = json.loads(header.get("__metadata__", {}).get(GGUF_TYPES, "{}"))
             places = {
-                name: TensorPlace(file, tuple(entry["shape"]), entry["dtype"])
+                name: TensorPlace(file, tuple(entry["shape"]), entry["dtype"], types.get(name, ""))
                 for name, entry in header.items()
                 if name != "__metadata__"
             }

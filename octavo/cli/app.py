@@ -35,7 +35,8 @@ def up(
     ] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     quantization: Annotated[
-        str | None, typer.Option(envvar="OCTAVO_QUANTIZATION", help="int8; default: none.")
+        str | None,
+        typer.Option(envvar="OCTAVO_QUANTIZATION", help="int8, int4, gguf; default: none."),
     ] = None,
     transport: Annotated[str, typer.Option(help="auto, shared_memory or bytes.")] = "auto",
     lend_cores: Annotated[

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_DTYPES = ("auto", "fp8")
 DEVICES = ("auto", "cpu", "cuda")
-QUANTIZATIONS = (None, "int8")
+QUANTIZATIONS = (None, "int8", "int4", "gguf")
 BLOCK_SIZES = range(8, 129, 8)
 
 
@@ -21,7 +21,7 @@ class EngineConfig:
     dtype: str = "auto"  # bfloat16 where the device computes in it, else the checkpoint's
     kv_dtype: str = "auto"  # as dtype; fp8 halves the cache, on GPUs that compute with it
     device: str = "auto"  # cuda if there is one
-    quantization: str | None = None  # int8: weights and activations, CPU only
+    quantization: str | None = None  # int8, int4, gguf: see models/precision.py; CPU only
     block_size: int = 16
     max_num_seqs: int = 256
     max_num_batched_tokens: int | None = None  # by device and model size

@@ -36,7 +36,7 @@ class WorkerConfig:
     )
     device: str = field(default="auto", metadata={"help": "auto, cpu or cuda."})
     quantization: str | None = field(
-        default=None, metadata={"help": "int8 (CPU only); default: weights as dtype says."}
+        default=None, metadata={"help": "int8, int4, gguf (CPU only); default: as dtype says."}
     )
     block_size: int = field(default=16, metadata={"help": "Tokens a block, 8 to 128."})
     num_blocks: int | None = field(

@@ -18,6 +18,7 @@ from checkpoints.reference import reference_gguf_logits
 from octavo.checkpoint.config import load_config
 from octavo.checkpoint.errors import CheckpointError, UnsupportedModel
 from octavo.checkpoint.gguf import convert_gguf
+from octavo.checkpoint.weights import WeightFiles
 from octavo.engine.models import load_model
 
 TOKEN_IDS = [(7 * i + 3) % 384 for i in range(300)]
@@ -65,6 +66,9 @@ def test_quantised_tensors_become_float32_without_loss(tmp_path: Path, file_type
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {
         torch.float32
     }
+    tensors = WeightFiles(folder).tensors
+    assert tensors["model.layers.0.mlp.down_proj.weight"].gguf_type == file_type
+    assert tensors["model.norm.weight"].gguf_type == ""
     expected = reference_gguf_logits(file, TOKEN_IDS)
     torch.testing.assert_close(logits(folder), expected, atol=1e-4, rtol=0)
 

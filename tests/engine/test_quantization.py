@@ -1,11 +1,16 @@
-"""int8 engines generate what float32 generates almost everywhere, and the same in every batch."""
+"""Quantised engines generate what float32 generates almost everywhere, the same in every batch."""
 
 from pathlib import Path
 
 import pytest
 
 from checkpoints import tiny_llama, tiny_mistral, tiny_qwen2, tiny_qwen3
+from checkpoints.gguf_file import write_gguf
 from octavo import LLM, SamplingParams
+from octavo.checkpoint.gguf import convert_gguf
+from octavo.checkpoint.weights import WeightFiles
+from octavo.engine.models.precision import Precisions
+from octavo.kernels.select import UnsupportedQuantization
 
 NUM_TOKENS = 24
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
@@ -42,8 +47,36 @@ def test_greedy_tokens_agree_with_float32(tmp_path: Path, make, dtype: str) -> N
     assert same >= MOST, same
 
 
-def test_a_prompt_gives_the_same_tokens_alone_in_a_crowd_and_in_chunks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_a_prompt_gives_the_same_tokens_alone_in_a_crowd_and_in_chunks(
+    tmp_path: Path, quantization: str
+) -> None:
     path = tiny_llama(tmp_path / "model")
-    crowd = outputs(path, PROMPTS, quantization="int8")
-    assert crowd == [outputs(path, [prompt], quantization="int8")[0] for prompt in PROMPTS]
-    assert crowd == outputs(path, PROMPTS, quantization="int8", max_num_batched_tokens=7)
+    crowd = outputs(path, PROMPTS, quantization=quantization)
+    assert crowd == [outputs(path, [p], quantization=quantization)[0] for p in PROMPTS]
+    assert crowd == outputs(path, PROMPTS, quantization=quantization, max_num_batched_tokens=7)
+
+
+@pytest.mark.parametrize(("file_type", "same_as"), [("Q8_0", "int8"), ("Q4_0", "int4")])
+def test_blocks_of_a_gguf_file_are_used_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_type: str, same_as: str
+) -> None:
+    monkeypatch.setenv("OCTAVO_CACHE_DIR", str(tmp_path / "cache"))
+    source = tiny_llama(tmp_path / "source", tie_word_embeddings=False)
+    file = write_gguf(source, tmp_path / "model.gguf", file_type)
+    precisions = Precisions("gguf", WeightFiles(convert_gguf(file)))
+    assert precisions.of([f"model.layers.0.self_attn.{x}_proj.weight" for x in "qkv"]) == same_as
+    assert precisions.of_head("lm_head.weight") == same_as
+    expected = outputs(file, PROMPTS[:4])
+    prefixes = [
+        p + e[:i] for p, e in zip(PROMPTS[:4], expected, strict=True) for i in range(len(e))
+    ]
+    got = next_tokens(file, prefixes, quantization="gguf")
+    wanted = [token for e in expected for token in e]
+    # The weights are the same, only activations are rounded.
+    assert sum(a == b for a, b in zip(got, wanted, strict=True)) / len(wanted) >= MOST
+
+
+def test_gguf_precision_is_refused_where_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedQuantization, match="needs a GGUF file with Q8_0"):
+        outputs(tiny_llama(tmp_path / "model"), PROMPTS[:1], quantization="gguf")

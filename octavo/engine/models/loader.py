@@ -1,6 +1,7 @@
 """From a model folder to a `DecoderModel`: tensors are mapped, cast, fused and packed one by one.
 
 safetensors --map--> [N, K] as stored --cast, concatenate--> one matrix per product --pack--> Linear
+                                      --concatenate--> quantise, if weights are to be smaller ---^
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from octavo.checkpoint.errors import CheckpointError
 from octavo.checkpoint.weights import WeightFiles
 from octavo.engine.models.decoder import DecoderModel, DecoderWeights, LayerWeights, Linear
 from octavo.engine.models.kv_scales import AttentionWeights, scale_for_fp8
+from octavo.engine.models.precision import Precisions
 from octavo.engine.models.tensor_names import (
     EMBED,
     FINAL_NORM,
@@ -46,12 +48,21 @@ def load_model(
     files = WeightFiles(path)
     check_tensors(config, files)
     try:
-        pack = packer_for(kernels, device, quantization)
+        precisions = Precisions(quantization, files)
         is_fp8 = kv_dtype == torch.float8_e4m3fn
-        weights = _Loader(config, files, dtype, device, pack, is_fp8).load()
+        weights = _Loader(config, files, dtype, device, kernels, precisions, is_fp8).load()
     finally:
         files.close()
     return DecoderModel(config, weights, kernels, device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A linear layer as loaded."""
+
+    weight: torch.Tensor  # [N, K]
+    bias: torch.Tensor | None  # [N]
+    precision: str | None  # what its weights are to be kept in; None: as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,8 @@ class _Loader:
     files: WeightFiles
     dtype: torch.dtype
     device: torch.device
-    pack: PackLinear
+    kernels: Kernels
+    precisions: Precisions
     has_fp8_cache: bool
 
     @torch.inference_mode()
@@ -72,7 +84,7 @@ class _Loader:
             embed=embed,
             layers=[self._layer(index) for index in range(self.config.num_layers)],
             norm=self._tensor(FINAL_NORM),
-            head=self.pack(self._head(embed), None),
+            head=self._head(embed),
         )
 
     def _layer(self, index: int) -> LayerWeights:
@@ -84,16 +96,17 @@ class _Loader:
                 self._tensor(layer_name(index, "self_attn.k_norm.weight")),
             )
         attention, mlp = layer_name(index, "self_attn."), layer_name(index, "mlp.")
-        qkv, qkv_bias = self._product([f"{attention}{x}_proj" for x in "qkv"], config.qkv_bias)
-        o, o_bias = self._product([f"{attention}o_proj"], config.o_bias)
+        qkv = self._product([f"{attention}{x}_proj" for x in "qkv"], config.qkv_bias)
+        o = self._product([f"{attention}o_proj"], config.o_bias)
         input_norm = self._tensor(layer_name(index, "input_layernorm.weight"))
         if self.has_fp8_cache:
-            scale_for_fp8(AttentionWeights(input_norm, qkv, qkv_bias, head_norms, o), config)
+            weights = AttentionWeights(input_norm, qkv.weight, qkv.bias, head_norms, o.weight)
+            scale_for_fp8(weights, config)
         return LayerWeights(
             input_norm=input_norm,
-            qkv=self.pack(qkv, qkv_bias),
+            qkv=self._pack(qkv),
             head_norms=head_norms,
-            o=self.pack(o, o_bias),
+            o=self._pack(o),
             post_attention_norm=self._tensor(layer_name(index, "post_attention_layernorm.weight")),
             gate_up=self._linear([f"{mlp}gate_proj", f"{mlp}up_proj"], config.mlp_bias),
             down=self._linear([f"{mlp}down_proj"], config.mlp_bias),
@@ -101,19 +114,29 @@ class _Loader:
 
     def _linear(self, names: list[str], has_bias: bool) -> Linear:
         """One product for all names, their outputs side by side."""
-        return self.pack(*self._product(names, has_bias))
+        return self._pack(self._product(names, has_bias))
 
-    def _product(
-        self, names: list[str], has_bias: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        weight = self._joined([f"{name}.weight" for name in names])
-        return weight, self._joined([f"{name}.bias" for name in names]) if has_bias else None
+    def _pack(self, product: _Product) -> Linear:
+        pack = packer_for(self.kernels, self.device, self.dtype, product.precision)
+        return pack(product.weight, product.bias)
 
-    def _joined(self, names: list[str]) -> torch.Tensor:
+    def _product(self, names: list[str], has_bias: bool) -> _Product:
+        """What is quantised is not rounded to dtype before."""
+        weights = [f"{name}.weight" for name in names]
+        bias = self._joined([f"{name}.bias" for name in names]) if has_bias else None
+        precision = self.precisions.of(weights)
+        return _Product(self._matrix(weights, precision), bias, precision)
+
+    def _matrix(self, names: list[str], precision: str | None) -> torch.Tensor:
+        stored = self.files.load(names[0]).dtype
+        return self._joined(names, self.dtype if precision is None else stored)
+
+    def _joined(self, names: list[str], dtype: torch.dtype | None = None) -> torch.Tensor:
         """The tensors one below the other, written straight into their place."""
         shapes = [self.files.tensors[name].shape for name in names]
         num_rows = sum(shape[0] for shape in shapes)
-        joined = torch.empty((num_rows, *shapes[0][1:]), dtype=self.dtype, device=self.device)
+        shape = (num_rows, *shapes[0][1:])
+        joined = torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
         start = 0
         for name, shape in zip(names, shapes, strict=True):
             joined[start : start + shape[0]].copy_(self.files.load(name))
@@ -124,13 +147,19 @@ class _Loader:
         """A copy of its own: the mapped file may be replaced while the model runs."""
         return self._joined([name])
 
-    def _head(self, embed: torch.Tensor) -> torch.Tensor:
-        if not self.config.tie_word_embeddings:
-            return self._tensor(HEAD)
+    def _head(self, embed: torch.Tensor) -> Linear:
+        name = EMBED if self.config.tie_word_embeddings else HEAD
+        if name == EMBED:
+            self._check_tie()
+        precision = self.precisions.of_head(name)
+        is_embed = name == EMBED and precision is None
+        weight = embed if is_embed else self._matrix([name], precision)
+        return self._pack(_Product(weight, None, precision))
+
+    def _check_tie(self) -> None:
         if HEAD in self.files.tensors and not torch.equal(
             self.files.load(HEAD), self.files.load(EMBED)
         ):
             raise CheckpointError(
                 f"config.json ties the embeddings, but tensor {HEAD} differs from {EMBED}"
             )
-        return embed

@@ -1,0 +1,175 @@
+"""Dot products of four bytes in each 32-bit lane, made of what the CPU has.
+
+    CPU                  lanes   bytes x bytes                        half bytes x bytes
+    AVX512-VNNI          16      vpdpbusd of w + 128                  vpdpbusd
+    AVX-VNNI              8      vpdpbusd of |w| and sign(w) * a      vpdpbusd
+    AVX2                  8      vpmaddubsw of the same, vpmaddwd     vpmaddubsw, summed in 16 bits
+    any other             8      products of 16-bit pairs             the same
+
+vpdpbusd and vpmaddubsw take one unsigned operand, and vpmaddubsw has 16 bits for two products: it
+fits the 127 * 127 of signed bytes twice, and the 15 * 127 of half bytes sixteen times. So all of
+them give the same integers.
+"""
+
+from typing import Any, Protocol
+
+from llvmlite import binding, ir
+from numba.core.registry import cpu_target
+
+from octavo.kernels.cpu.lanes import F32, I16, I32
+
+I8 = ir.IntType(8)
+OFFSET = 128  # makes a signed byte unsigned
+_features = set(cpu_target.target_context.codegen()._tm_features.split(","))
+HAS_VNNI_512 = "+avx512vnni" in _features
+HAS_VNNI_256 = "+avxvnni" in _features
+HAS_AVX2 = "+avx2" in _features
+HAS_HALVES = "+f16c" in _features
+WIDTH = 16 if HAS_VNNI_512 else 8  # 32-bit lanes of a register
+BYTES = ir.VectorType(I8, 4 * WIDTH)
+SHORTS = ir.VectorType(I16, 2 * WIDTH)
+WORDS = ir.VectorType(I32, WIDTH)
+FLOATS = ir.VectorType(F32, WIDTH)
+WIDE = ir.VectorType(I32, 2 * WIDTH)
+
+
+class Dot(Protocol):
+    """How the bytes of one depth step are added to a register of sums."""
+
+    is_offset: bool  # whether 128 was added to each byte of the weights
+
+    def start(self, builder: Any, words: Any) -> Any:
+        """Sums that begin with words, WIDTH integers."""
+
+    def operand(self, weights: Any, builder: Any) -> Any:
+        """What is made of a register of weights once for all rows."""
+
+    def add(self, builder: Any, sums: Any, operand: Any, quad: Any) -> Any:
+        """sums + operand * quad; quad has the same four signed bytes in all lanes."""
+
+    def words(self, builder: Any, sums: Any) -> Any:
+        """The sums as WIDTH integers."""
+
+
+def filled(kind: Any, value: float) -> Any:
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def _call(builder: Any, name: str, result: Any, *operands: Any) -> Any:
+    kind = ir.FunctionType(result, [operand.type for operand in operands])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, operands)
+
+
+def _dot_unsigned(builder: Any, sums: Any, unsigned: Any, signed: Any) -> Any:
+    """The instruction of AVX512-VNNI and AVX-VNNI."""
+    if binding.llvm_version_info[0] < 22:
+        unsigned, signed = (builder.bitcast(v, WORDS) for v in (unsigned, signed))
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * WIDTH}"
+    return _call(builder, name, WORDS, sums, unsigned, signed)
+
+
+def _pairs(builder: Any, unsigned: Any, signed: Any) -> Any:
+    return _call(builder, "llvm.x86.avx2.pmadd.ub.sw", SHORTS, unsigned, signed)
+
+
+def _sum_pairs(builder: Any, shorts: Any) -> Any:
+    return _call(builder, "llvm.x86.avx2.pmadd.wd", WORDS, shorts, filled(SHORTS, 1))
+
+
+def _with_sign(builder: Any, quad: Any, weights: Any) -> Any:
+    """quad * sign(weights)."""
+    return _call(builder, "llvm.x86.avx2.psign.b", BYTES, quad, weights)
+
+
+def _in_order(builder: Any, v: Any) -> Any:
+    """v, opaque to the compiler, which would sum each row as a tree and run out of registers."""
+    return builder.asm(ir.FunctionType(v.type, [v.type]), "", "=x,0", [v], side_effect=False)
+
+
+class _WordSums:
+    is_offset = False
+
+    def start(self, builder: Any, words: Any) -> Any:
+        return words
+
+    def operand(self, weights: Any, builder: Any) -> Any:
+        return weights
+
+    def words(self, builder: Any, sums: Any) -> Any:
+        return sums
+
+
+class _UnsignedDot(_WordSums):
+    """Half bytes, or bytes with an offset, by one instruction."""
+
+    def __init__(self, is_offset: bool) -> None:
+        self.is_offset = is_offset
+
+    def add(self, builder: Any, sums: Any, operand: Any, quad: Any) -> Any:
+        return _dot_unsigned(builder, sums, operand, quad)
+
+
+class _SignedDot(_WordSums):
+    """Signed bytes where there is a sign instruction."""
+
+    def operand(self, weights: Any, builder: Any) -> Any:
+        size = _call(builder, f"llvm.abs.v{4 * WIDTH}i8", BYTES, weights, ir.IntType(1)(0))
+        return size, weights
+
+    def add(self, builder: Any, sums: Any, operand: Any, quad: Any) -> Any:
+        size, weights = operand
+        signed = _with_sign(builder, quad, weights)
+        if HAS_VNNI_256:
+            return _dot_unsigned(builder, sums, size, signed)
+        return builder.add(sums, _sum_pairs(builder, _pairs(builder, size, signed)))
+
+
+class _ShortDot:
+    """Half bytes: eight steps are summed in 16 bits, by a cheaper addition."""
+
+    is_offset = False
+
+    def start(self, builder: Any, words: Any) -> Any:
+        return filled(SHORTS, 0)
+
+    def operand(self, weights: Any, builder: Any) -> Any:
+        return weights
+
+    def add(self, builder: Any, sums: Any, operand: Any, quad: Any) -> Any:
+        return _in_order(builder, builder.add(sums, _pairs(builder, operand, quad)))
+
+    def words(self, builder: Any, sums: Any) -> Any:
+        return _sum_pairs(builder, sums)
+
+
+class _PlainDot(_WordSums):
+    """Even and odd bytes as products of 16-bit pairs, for which most CPUs have something."""
+
+    def add(self, builder: Any, sums: Any, operand: Any, quad: Any) -> Any:
+        eight = filled(SHORTS, 8)
+        w, a = (builder.bitcast(v, SHORTS) for v in (operand, quad))
+        even = [builder.ashr(builder.shl(v, eight), eight) for v in (w, a)]
+        odd = [builder.ashr(v, eight) for v in (w, a)]
+        for pair in (even, odd):
+            products = builder.mul(*(builder.sext(v, WIDE) for v in pair))
+            for first in (0, 1):
+                order = ir.Constant(WORDS, [2 * i + first for i in range(WIDTH)])
+                sums = builder.add(sums, builder.shuffle_vector(products, products, order))
+        return sums
+
+
+def _byte_dot() -> Dot:
+    if HAS_VNNI_512:
+        return _UnsignedDot(is_offset=True)
+    return _SignedDot() if HAS_AVX2 else _PlainDot()
+
+
+def _nibble_dot() -> Dot:
+    if HAS_VNNI_512 or HAS_VNNI_256:
+        return _UnsignedDot(is_offset=False)
+    return _ShortDot() if HAS_AVX2 else _PlainDot()
+
+
+BYTE_DOT = _byte_dot()
+NIBBLE_DOT = _nibble_dot()

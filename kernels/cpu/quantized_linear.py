@@ -1,0 +1,190 @@
+"""Linear layers of weights in bytes or half bytes: one loop for both, whatever the CPU.
+
+    x [T, K] --byte_rows--> rows of bytes --byte_panel, strip by strip--> out [T, N]
+                                                scale, bias of each output
+
+Everything about a row is made of the row alone and added in one order: it has the same bits in any
+batch, and on any number of threads.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from octavo.kernels.cpu.byte_panel import (
+    BYTES_KIND,
+    GROUP,
+    NIBBLES_KIND,
+    PANEL_ROWS,
+    QUAD,
+    STEPS,
+    STRIP,
+    quantized_panel,
+)
+from octavo.kernels.cpu.byte_rows import quantize_row, row_bytes
+from octavo.kernels.cpu.jit import inlined
+from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.memory import borrow, give_back, unpacked
+from octavo.kernels.cpu.team import Kernel, kernel_per_format, run
+from octavo.kernels.cpu.vector import FLOAT, add, load, mul, store, store_some
+
+PASS: int = max(STRIP, LANES)  # outputs finished together
+BLOCK_BYTES = 192 << 10  # of rows: they stay in the L2 cache while all weights pass by
+# How much one thread does at once, some 50 us of it: rows to quantise, products, bytes of weights.
+ROWS_AT_ONCE, PRODUCTS_AT_ONCE, BYTES_AT_ONCE = 64, 2 << 20, 1 << 19
+OUTPUTS_AT_ONCE = 1024  # packed together, in float32
+Linear = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedWeight:
+    """A weight [N, K] as the kernel reads it."""
+
+    kind: np.generic  # of byte_panel
+    strips: torch.Tensor  # [ceil(N / STRIP), groups, bytes of a block] uint8
+    scales: torch.Tensor  # [N] float32: of an output, beside those of its groups
+    shape: tuple[int, int]
+
+
+@kernel_per_format
+def _quantize_rows(format):
+    """Items are rows: x [num_rows, depth] to rows of bytes."""
+
+    def quantize_rows(args, first, last):
+        x, x_stride, depth, groups, rows = unpacked(args, 5)
+        stride = row_bytes(groups)
+        for r in range(first, last):
+            quantize_row(format, x + r * x_stride, depth, groups, rows + r * stride)
+
+    return quantize_rows
+
+
+@inlined
+def _finish_row(format, sums, scales, bias, out, size):
+    """out[size] = sums * scales + bias; size is at most PASS."""
+    for i in range(0, size, LANES):
+        v = add(mul(load(FLOAT, sums, i), load(FLOAT, scales, i)), load(FLOAT, bias, i))
+        if i + LANES <= size:
+            store(format, out, i, v)
+        else:
+            store_some(format, out, i, size - i, v)
+
+
+def _cells(kind: np.generic) -> Callable[[torch.dtype], Kernel]:
+    """Items are PASS outputs of a block of rows, blocks one after the other."""
+
+    @kernel_per_format
+    def of_format(format):
+        def multiply_cells(args, first, last):
+            rows, num_rows, block, groups, weight, strip_bytes = unpacked(args, 6)
+            scales, bias, out, size, item = unpacked(args + 48, 5)
+            stride, passes = row_bytes(groups), (size + PASS - 1) // PASS
+            sums = borrow(PANEL_ROWS * PASS * 4)
+            for cell in range(first, last):
+                r, column = cell // passes * block, cell % passes * PASS
+                width, end = min(PASS, size - column), min(num_rows, r + block)
+                while r < end:
+                    # As even as can be: two and two rather than three and one.
+                    tiles = (end - r + PANEL_ROWS - 1) // PANEL_ROWS
+                    num = (end - r + tiles - 1) // tiles
+                    for i in range(0, PASS, STRIP):
+                        strip, row = weight + (column + i) // STRIP * strip_bytes, rows + r * stride
+                        quantized_panel(
+                            kind, row, stride, strip, groups, sums + i * 4, PASS * 4, num
+                        )
+                    for j in range(num):
+                        target = out + ((r + j) * size + column) * item
+                        place = column * 4
+                        _finish_row(
+                            format, sums + j * PASS * 4, scales + place, bias + place, target, width
+                        )
+                    r += num
+            give_back(sums)
+
+        return multiply_cells
+
+    return of_format
+
+
+_CELLS = {kind.dtype.name: _cells(kind) for kind in (BYTES_KIND, NIBBLES_KIND)}
+
+
+class QuantizedLinear:
+    """The product x [T, K] -> [T, N] of x in dtype."""
+
+    def __init__(
+        self, weight: QuantizedWeight, bias: torch.Tensor | None, dtype: torch.dtype
+    ) -> None:
+        self._size, self._depth = weight.shape
+        self._dtype, self._strips = dtype, weight.strips
+        self._groups = weight.strips.shape[1]
+        self._quantize = _quantize_rows(dtype)
+        self._multiply = _CELLS[weight.kind.dtype.name](dtype)
+        padded = len(weight.strips) * STRIP
+        self._scales, self._bias = torch.zeros(padded), torch.zeros(padded)
+        self._scales[: self._size] = weight.scales
+        if bias is not None:
+            self._bias[: self._size] = bias
+        self._stride = row_bytes.py_func(self._groups)
+        self._block = max(1, BLOCK_BYTES // (self._stride * PANEL_ROWS)) * PANEL_ROWS
+        self._most: int = BYTES_AT_ONCE // (PASS // STRIP * weight.strips[0].nbytes)
+        self._weight = (weight.strips.data_ptr(), weight.strips[0].nbytes)
+        self(torch.zeros(1, self._depth, dtype=dtype))  # compiled, or loaded, before any request
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        num_rows, size, depth = x.shape[0], self._size, self._depth
+        if x.dtype != self._dtype or x.shape[1] != depth:
+            raise TypeError(f"x must be [T, {depth}] {self._dtype}, got {list(x.shape)} {x.dtype}")
+        x = x if x.stride(1) == 1 else x.contiguous()
+        out = torch.empty((num_rows, size), dtype=self._dtype)
+        rows = torch.empty(num_rows * self._stride, dtype=torch.uint8)
+        source = (x.data_ptr(), x.stride(0) * x.itemsize, depth, self._groups, rows.data_ptr())
+        run(self._quantize, source, num_rows, ROWS_AT_ONCE)
+        inputs = (rows.data_ptr(), num_rows, self._block, self._groups, *self._weight)
+        outputs = (self._scales.data_ptr(), self._bias.data_ptr(), out.data_ptr(), size, x.itemsize)
+        blocks, passes = -(-num_rows // self._block), -(-size // PASS)
+        run(self._multiply, inputs + outputs, blocks * passes, self._grain(num_rows))
+        return out
+
+    def _grain(self, num_rows: int) -> int:
+        """Cells that are taken at once."""
+        products: int = min(num_rows, self._block) * PASS * self._groups * GROUP
+        return max(1, min(PRODUCTS_AT_ONCE // max(1, products), self._most))
+
+
+def pack(
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype,
+    kind: np.generic,
+    pack_part: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+) -> Linear:
+    """The product by weight [N, K]; pack_part: some of its rows to strips and scales."""
+    parts = [pack_part(part) for part in weight.split(OUTPUTS_AT_ONCE)]
+    strips, scales = (torch.cat(part) for part in zip(*parts, strict=True))
+    size, depth = weight.shape
+    packed = QuantizedWeight(kind, strips, scales[:size], (size, depth))
+    return QuantizedLinear(packed, bias, dtype)
+
+
+def in_groups(weight: torch.Tensor) -> torch.Tensor:
+    """[N, K] as [padded N, groups, GROUP], padded with zeros to whole passes."""
+    size, depth = weight.shape
+    padded = torch.nn.functional.pad(weight, (0, -depth % GROUP, 0, -size % PASS))
+    return padded.view(len(padded), -1, GROUP)
+
+
+def in_strips(grouped: torch.Tensor) -> torch.Tensor:
+    """[padded N, groups, GROUP] bytes as [strips, groups, STEPS, STRIP * QUAD]."""
+    size, groups, _ = grouped.shape
+    split = grouped.view(size // STRIP, STRIP, groups, STEPS, QUAD)
+    return split.permute(0, 2, 3, 1, 4).reshape(size // STRIP, groups, STEPS, STRIP * QUAD)
+
+
+def numbers_in_strips(numbers: torch.Tensor) -> torch.Tensor:
+    """[padded N, groups] as float16 bytes, [strips, groups, STRIP * 2]."""
+    size, groups = numbers.shape
+    split = numbers.half().view(size // STRIP, STRIP, groups).transpose(1, 2)
+    return split.contiguous().view(torch.uint8)
