@@ -105,7 +105,7 @@ def score_rows(typing, format, queries, rows, width, heads, scores, scores_strid
 
         def emit(count):
             for first in range(0, LANES, WIDTH):
-                sums = [[] for _ in range(count)]
+                sums: list[list[ir.Value]] = [[] for _ in range(count)]
                 for part in _token_parts(count):
                     dots = _dots(builder, format, args, count, [first + t for t in part])
                     sums = [old + new for old, new in zip(sums, dots, strict=True)]

@@ -63,7 +63,7 @@ def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> 
     if dtype == torch.float32:
         return GroupPolicy(heads_per_row, fixed=float("inf"))
     if WIDTH < LANES:
-        return GroupPolicy(heads_per_row, fixed=1600, per_head=50, per_token=6, per_vector=9)
+        return GroupPolicy(heads_per_row, fixed=1600, per_head=50, per_token=4, per_vector=8)
     return GroupPolicy(heads_per_row, fixed=800, per_head=50, per_token=14, per_vector=6.5)
 
 
