@@ -1,4 +1,4 @@
-"""Products and softmax of attention with one query row in each lane, for up to 48 rows at once.
+"""Products and softmax of attention with one query row in each lane, for a few vectors of rows.
 
     scores  [tokens, rows]  = K [tokens, width] x Q^T [width, rows]
     softmax of each column, in place; no lane ever looks at another
@@ -13,9 +13,10 @@ import numpy as np
 from llvmlite import binding, ir
 from numba.core import cgutils, types
 
-from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu import lanes, registers
 from octavo.kernels.cpu.jit import inlined, intrinsic
 from octavo.kernels.cpu.lanes import F32, I64, LANES
+from octavo.kernels.cpu.registers import NUM_REGISTERS, REGISTER, SPLIT, WIDTH, ZERO
 from octavo.kernels.cpu.vector import (
     FLOAT,
     add,
@@ -31,7 +32,7 @@ from octavo.kernels.cpu.vector import (
 )
 
 i64 = types.int64
-MAX_VECTORS = 3  # of 16 rows; with 8 tokens or dimensions 24 sums, which fill the registers
+MAX_VECTORS = 3 if NUM_REGISTERS // SPLIT >= 28 else 1  # of 16 rows
 HAS_PAIRS = bool(binding.get_host_cpu_features().get("avx512bf16"))
 
 
@@ -54,12 +55,19 @@ _PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
 def _multiply_add(builder, kind, a, b, c):
     """a * b + c in every lane; for pairs both products are added."""
     if kind == types.float32:
-        return lanes.fma(builder, a, b, c)
+        return registers.fma(builder, a, b, c)
     function_type = ir.FunctionType(lanes.VECTOR, [lanes.VECTOR, _PAIRS, _PAIRS])
     function = cgutils.get_or_insert_function(
         builder.module, function_type, "llvm.x86.avx512bf16.dpbf16ps.512"
     )
     return builder.call(function, [c, builder.bitcast(a, _PAIRS), builder.bitcast(b, _PAIRS)])
+
+
+def _row_parts(num_registers):
+    """Sixteen rows of a product in parts whose sums, of so many registers a row, fit the CPU's."""
+    most = (NUM_REGISTERS - 1 - num_registers) // num_registers
+    num_parts = -(-LANES // most)
+    return [range(LANES * i // num_parts, LANES * (i + 1) // num_parts) for i in range(num_parts)]
 
 
 def _product(kind, is_transposed):
@@ -69,43 +77,38 @@ def _product(kind, is_transposed):
     multiple of 16; b: [depth, 16 * vectors]; c: [num_rows, 16 * vectors]; factors: [16 * vectors].
     """
 
+    def emit_part(builder, args, size, rows):
+        """Rows of c by number; size: floats of a row."""
+        _, a, stride, _, b, c, depth, _, factors = args
+        columns = range(0, size, WIDTH)
+        places = [builder.add(builder.mul(row, I64(size)), I64(i)) for row in rows for i in columns]
+        sums = [cgutils.alloca_once(builder, REGISTER) for _ in places]
+        for i, (place, s) in enumerate(zip(places, sums, strict=True)):
+            start = ZERO
+            if is_transposed:
+                scale = registers.load(builder, factors, I64(columns[i % len(columns)]))
+                start = builder.fmul(registers.load(builder, c, place), scale)
+            builder.store(start, s)
+        with cgutils.for_range(builder, depth) as loop:
+            base = builder.mul(loop.index, I64(size))
+            others = [registers.load(builder, b, builder.add(base, I64(i))) for i in columns]
+            for i, row in enumerate(rows):
+                outer, inner = (loop.index, row) if is_transposed else (row, loop.index)
+                index = builder.add(builder.mul(outer, stride), inner)
+                element = builder.load(lanes.pointer(builder, a, index, 4, F32))
+                spread = registers.splat(builder, element)
+                for other, s in zip(others, sums[i * len(columns) :], strict=False):
+                    total = _multiply_add(builder, kind, spread, other, builder.load(s))
+                    builder.store(total, s)
+        for place, s in zip(places, sums, strict=True):
+            registers.store(builder, c, place, builder.load(s))
+
     def emit(builder, args, count):
-        _, a, stride, num_rows, b, c, depth, _, factors = args
-        height = LANES if count == 1 else LANES // 2  # enough sums to hide the latency
-        row = I64(LANES * count)
-        scales = [lanes.load_floats(builder, factors, I64(LANES * v)) for v in range(count)]
-        sums = [cgutils.alloca_once(builder, lanes.VECTOR) for _ in range(height * count)]
-        with cgutils.for_range(builder, builder.udiv(num_rows, I64(height))) as panel:
-            first = builder.mul(panel.index, I64(height))
-            places = [
-                builder.add(builder.mul(builder.add(first, I64(i)), row), I64(LANES * v))
-                for i in range(height)
-                for v in range(count)
-            ]
-            for number, (place, s) in enumerate(zip(places, sums, strict=True)):
-                start = ir.Constant(lanes.VECTOR, None)
-                if is_transposed:
-                    before = lanes.load_floats(builder, c, place)
-                    start = builder.fmul(before, scales[number % count])
-                builder.store(start, s)
-            with cgutils.for_range(builder, depth) as loop:
-                base = builder.mul(loop.index, row)
-                columns = [
-                    lanes.load_floats(builder, b, builder.add(base, I64(LANES * v)))
-                    for v in range(count)
-                ]
-                for i in range(height):
-                    own = builder.add(first, I64(i))
-                    outer, inner = (loop.index, own) if is_transposed else (own, loop.index)
-                    index = builder.add(builder.mul(outer, stride), inner)
-                    element = builder.load(lanes.pointer(builder, a, index, 4, F32))
-                    spread = lanes.splat(builder, element)
-                    for v in range(count):
-                        s = sums[i * count + v]
-                        total = _multiply_add(builder, kind, spread, columns[v], builder.load(s))
-                        builder.store(total, s)
-            for place, s in zip(places, sums, strict=True):
-                lanes.store_floats(builder, c, place, builder.load(s))
+        with cgutils.for_range(builder, builder.udiv(args[3], I64(LANES))) as panel:
+            first = builder.mul(panel.index, I64(LANES))
+            for part in _row_parts(count * SPLIT):
+                rows = [builder.add(first, I64(i)) for i in part]
+                emit_part(builder, args, LANES * count, rows)
 
     def generate(context, builder, signature, args):
         vectors = args[7]

@@ -8,137 +8,190 @@
 
 Rows are found through the block table, and fetched two tiles ahead of their use. Segments start at
 the first token in sight and are taken in order: a sequence's result depends on nothing but that
-sequence. A tile past the end repeats the last row under a weight of zero: slots that hold no token
-are never read. A sequence may resume from its first tokens' softmax, computed by shared.py.
+sequence, nor on which thread computes it. A tile past the end repeats the last row under a weight
+of zero: slots that hold no token are never read. A sequence may resume from its first tokens'
+softmax, computed by shared.py.
 """
 
-import numpy as np
 import torch
 
-from octavo.kernels.cpu.heads import LOG2_E, partial_width, resume_head, start_head, store_head
-from octavo.kernels.cpu.jit import jit
+from octavo.kernels.cpu.heads import (
+    LOG2_E,
+    ZERO,
+    copy_head,
+    head_width,
+    load_query,
+    start_head,
+    store_head,
+)
+from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
-from octavo.kernels.cpu.memory import borrow, give_back, read_i32
-from octavo.kernels.cpu.paging import AHEAD, check_paged, fetch_first, find_rows, take_rows
-from octavo.kernels.cpu.softmax import MINUS_INFINITY, softmax
-from octavo.kernels.cpu.tiles import MAX_HEADS, add_weighted_rows, score_rows
-from octavo.kernels.cpu.vector import format_of
+from octavo.kernels.cpu.memory import borrow, float_of, give_back, read_i32, unpacked
+from octavo.kernels.cpu.paging import check_paged, fetch_rows, find_rows, take_rows
+from octavo.kernels.cpu.softmax import softmax
+from octavo.kernels.cpu.team import float_bits, kernel_per_format, run
+from octavo.kernels.cpu.tiles import MAX_HEADS, add_weighted_rows, arrange, restore, score_rows
+from octavo.kernels.cpu.vector import FLOAT, load, splat, store
 
 SEGMENT = 256  # tokens
+AHEAD = 2 * LANES  # tokens whose rows are fetched before their use
+FEW_SEQUENCES = 8  # below this each KV head is an item of its own
+CHUNK_TOKENS = 512  # about what is worth a hand-over
 
 
-@jit
-def _decode(
-    format,
-    query,  # [S, num_heads, head_dim]
-    query_strides,  # (sequence, head), bytes
-    kv_layer,  # [num_blocks, 2, num_kv_heads, block_size, head_dim]
-    kv_strides,  # (block, K to V, head, token), bytes
-    block_tables,  # [S, max_blocks] int32
-    table_stride,  # bytes
-    seq_lens,  # [S] int32
-    out,  # [S, num_heads, head_dim], contiguous
-    shape,  # (S, num_heads, num_kv_heads, block_size, head_dim)
-    item_bytes,
-    scale,  # of scores, times log2(e)
-    sliding_window,
-    shared_lens,  # [S] int32: tokens that are in `partials` already; 0 for none
-    partials,  # [S, num_heads, partial_width(width)] float32 (heads.py); 0 for none
-):
-    num_seqs, num_heads, num_kv_heads, block_size, size = shape
-    group = num_heads // num_kv_heads
-    width = (size + LANES - 1) // LANES * LANES
-    row = 4 * width
-    room = borrow(4 * num_heads * (2 * width + SEGMENT) + 64)
-    queries = (room + 63) // 64 * 64  # [num_heads, width]
-    outputs = queries + num_heads * row  # [num_heads, width]
-    scores = outputs + num_heads * row  # [num_heads, SEGMENT]
-    highest = np.empty(num_heads, np.float32)
-    total = np.empty(num_heads, np.float32)
-    rows = np.empty(LANES, np.int64)
-    padded = np.zeros((LANES if width > size else 0, width * item_bytes), np.uint8)
-    offsets = np.empty(SEGMENT + AHEAD * LANES, np.int64)
-    for s in range(num_seqs):
-        shared = read_i32(shared_lens, s) if shared_lens != 0 else 0
-        for h in range(num_heads):
-            source = query + s * query_strides[0] + h * query_strides[1]
-            start_head(format, source, queries + h * row, outputs + h * row, size, scale)
-            highest[h] = MINUS_INFINITY
-            total[h] = 0.0
-            if shared > 0:
-                partial = partials + 4 * (s * num_heads + h) * partial_width(width)
-                resume_head(partial, outputs + h * row, highest, total, h, width)
-        length = read_i32(seq_lens, s)
-        first = max(shared, length - sliding_window) if sliding_window > 0 else shared
-        if s + 1 < num_seqs:
-            later = read_i32(seq_lens, s + 1)
-            begin = read_i32(shared_lens, s + 1) if shared_lens != 0 else 0
-            if sliding_window > 0:
-                begin = max(begin, later - sliding_window)
-            table = block_tables + (s + 1) * table_stride
-            fetch_first(
-                kv_layer,
-                kv_strides,
-                table,
-                begin,
-                later,
-                block_size,
-                num_kv_heads,
-                size * item_bytes,
-            )
-        for segment in range(first, length, SEGMENT):
-            count = min(SEGMENT, length - segment)
-            end = (count + LANES - 1) // LANES * LANES
+@inlined
+def _load_head(format, source, query, output, partial, size, width, scale):
+    """A query, and what is known of its softmax (partial; 0 for nothing)."""
+    load_query(format, source, query, size, scale)
+    for i in range(0, width, LANES):
+        store(FLOAT, query, i, arrange(format, load(FLOAT, query, i)))
+    if partial == 0:
+        start_head(output, width)
+    else:
+        copy_head(output, partial, width)
+        for i in range(0, width, LANES):
+            store(FLOAT, output, i, arrange(format, load(FLOAT, output, i)))
+
+
+@inlined
+def _finish_head(format, output, width, target, size):
+    for i in range(0, width, LANES):
+        store(FLOAT, output, i, restore(format, load(FLOAT, output, i)))
+    store_head(format, output, width, target, size)
+
+
+@inlined
+def _span(seq_lens, shared_lens, window, s):
+    """(first token to be attended to, one past the last)"""
+    length = read_i32(seq_lens, s)
+    first = read_i32(shared_lens, s) if shared_lens != 0 else 0
+    return max(first, length - window) if window > 0 else first, length
+
+
+@inlined
+def _fetch_ahead(base, head_stride, num_kv, offsets, first, count, row_bytes):
+    """Fetch the tile at `first`, if there is one, of all KV heads."""
+    if first < count:
+        for kv in range(num_kv):
+            fetch_rows(base + kv * head_stride, offsets, first, row_bytes)
+
+
+@inlined
+def _attend_segment(format, base, kv_strides, offsets, count, room, shape):
+    """Fold `count` tokens, whose rows are at base + offsets, into the heads of some KV heads."""
+    queries, outputs, scores, rows, padded = room
+    num_kv, group, size, width, item_bytes = shape
+    row_bytes, padded_bytes = size * item_bytes, width * item_bytes
+    stride, line = 4 * head_width(width), 4 * SEGMENT
+    parts = (group + MAX_HEADS - 1) // MAX_HEADS
+    end = (count + LANES - 1) // LANES * LANES
+    values = base + kv_strides[1]
+    for position in range(0, count, LANES):
+        _fetch_ahead(base, kv_strides[2], num_kv, offsets, position + AHEAD, count, row_bytes)
+        for kv in range(num_kv):
+            place = base + kv * kv_strides[2]
+            take_rows(rows, place, offsets, position, padded, row_bytes, padded_bytes)
+            for part in range(parts):
+                h = kv * group + group * part // parts
+                heads = kv * group + group * (part + 1) // parts - h
+                target = scores + h * line + 4 * position
+                score_rows(format, queries + 4 * h * width, rows, width, heads, target, line)
+    for position in range(0, AHEAD, LANES):
+        _fetch_ahead(values, kv_strides[2], num_kv, offsets, position, count, row_bytes)
+    for h in range(num_kv * group):
+        softmax(scores + h * line, 0, count, end, outputs + h * stride, width)
+    for position in range(0, count, LANES):
+        _fetch_ahead(values, kv_strides[2], num_kv, offsets, position + AHEAD, count, row_bytes)
+        for kv in range(num_kv):
+            place = values + kv * kv_strides[2]
+            take_rows(rows, place, offsets, position, padded, row_bytes, padded_bytes)
+            for part in range(parts):
+                h = kv * group + group * part // parts
+                heads = kv * group + group * (part + 1) // parts - h
+                weights = scores + h * line + 4 * position
+                output = outputs + h * stride
+                add_weighted_rows(format, output, stride, rows, width, heads, weights, line)
+
+
+@kernel_per_format
+def _decode(format):
+    def decode(args, first_item, last_item):
+        (
+            query,  # [S, num_heads, head_dim]
+            query_seq,
+            query_head,  # strides in bytes
+            kv_layer,  # [num_blocks, 2, num_kv_heads, block_size, head_dim]
+            kv_block,
+            kv_pair,
+            kv_head,
+            kv_token,  # strides in bytes
+            block_tables,  # [S, max_blocks] int32
+            table_stride,  # bytes
+            seq_lens,  # [S] int32
+            out,  # [S, num_heads, head_dim], contiguous
+            num_heads,
+            num_kv_heads,
+            block_size,
+            size,  # head_dim
+            item_bytes,
+            scale,  # of scores, times log2(e)
+            window,  # sliding window; 0 for none
+            shared_lens,  # [S] int32: tokens that are in `partials` already; 0 for none
+            partials,  # [S, num_heads, head_width(width)] float32 (heads.py); 0 for none
+            parts,  # items of a sequence: 1, or one for each KV head
+        ) = unpacked(args, 22)
+        scale = float_of(scale)
+        group = num_heads // num_kv_heads
+        width = (size + LANES - 1) // LANES * LANES
+        stride = 4 * head_width(width)
+        num_kv = num_kv_heads // parts  # of an item
+        num_rows = num_kv * group
+        num_floats = num_rows * (width + head_width(width) + SEGMENT) + LANES * width
+        borrowed = borrow(4 * num_floats + 8 * (LANES + SEGMENT) + 64)
+        queries = (borrowed + 63) // 64 * 64  # [num_kv, group, width]
+        outputs = queries + 4 * num_rows * width  # [num_kv, group, head_width]
+        scores = outputs + num_rows * stride  # [num_kv, group, SEGMENT]
+        rows = scores + 4 * num_rows * SEGMENT  # [16] int64
+        offsets = rows + 8 * LANES  # [SEGMENT] int64
+        padded = offsets + 8 * SEGMENT if size < width else 0  # [16, width] of the format
+        if padded != 0:
+            for i in range(0, LANES * width, LANES):
+                store(FLOAT, padded, i, splat(ZERO))
+        kv_strides = (kv_block, kv_pair, kv_head, kv_token)
+        room = (queries, outputs, scores, rows, padded)
+        for item in range(first_item, last_item):
+            s, part = divmod(item, parts)
+            base = kv_layer + part * kv_head
+            first, length = _span(seq_lens, shared_lens, window, s)
             table = block_tables + s * table_stride
-            find_rows(offsets, table, segment, count, block_size, kv_strides)
-            for position in range(0, count, LANES):
-                for kv_head in range(num_kv_heads):
-                    base = kv_layer + kv_head * kv_strides[2]
-                    take_rows(rows, base, offsets, position, padded, size * item_bytes)
-                    for h in range(kv_head * group, (kv_head + 1) * group, MAX_HEADS):
-                        heads = min(MAX_HEADS, (kv_head + 1) * group - h)
-                        target = scores + 4 * (h * SEGMENT + position)
-                        score_rows(
-                            format,
-                            queries + h * row,
-                            rows.ctypes.data,
-                            width,
-                            heads,
-                            target,
-                            4 * SEGMENT,
-                        )
-            for h in range(num_heads):
-                softmax(
-                    scores + h * 4 * SEGMENT,
-                    0,
+            for j in range(num_rows):
+                h = part * group + j
+                row, output = queries + 4 * j * width, outputs + j * stride
+                source = query + s * query_seq + h * query_head
+                partial = 0
+                if shared_lens != 0 and read_i32(shared_lens, s) > 0:
+                    partial = partials + (s * num_heads + h) * stride
+                _load_head(format, source, row, output, partial, size, width, scale)
+            for segment in range(first, length, SEGMENT):
+                count = min(SEGMENT, length - segment)
+                find_rows(offsets, table, segment, count, block_size, kv_strides)
+                for position in range(0, AHEAD, LANES):
+                    _fetch_ahead(base, kv_head, num_kv, offsets, position, count, size * item_bytes)
+                _attend_segment(
+                    format,
+                    base,
+                    kv_strides,
+                    offsets,
                     count,
-                    end,
-                    highest,
-                    total,
-                    h,
-                    outputs + h * row,
-                    width,
+                    room,
+                    (num_kv, group, size, width, item_bytes),
                 )
-            for position in range(0, count, LANES):
-                for kv_head in range(num_kv_heads):
-                    base = kv_layer + kv_head * kv_strides[2] + kv_strides[1]
-                    take_rows(rows, base, offsets, position, padded, size * item_bytes)
-                    for h in range(kv_head * group, (kv_head + 1) * group, MAX_HEADS):
-                        heads = min(MAX_HEADS, (kv_head + 1) * group - h)
-                        weights = scores + 4 * (h * SEGMENT + position)
-                        add_weighted_rows(
-                            format,
-                            outputs + h * row,
-                            rows.ctypes.data,
-                            width,
-                            heads,
-                            weights,
-                            4 * SEGMENT,
-                        )
-        for h in range(num_heads):
-            target = out + (s * num_heads + h) * size * item_bytes
-            store_head(format, outputs + h * row, total[h], target, size)
-    give_back(room)
+            for j in range(num_rows):
+                target = out + (s * num_heads + part * group + j) * size * item_bytes
+                _finish_head(format, outputs + j * stride, width, target, size)
+        give_back(borrowed)
+
+    return decode
 
 
 def decode_attention(
@@ -169,23 +222,35 @@ def attend_rows(
     _, _, num_kv_heads, block_size, _ = kv_layer.shape
     item = query.element_size()
     out = torch.empty(query.shape, dtype=query.dtype)
-    block, pair, head, token, _ = kv_layer.stride()
     query_seq, query_head, _ = query.stride()
-    _decode(
-        format_of(query.dtype),
-        query.data_ptr(),
-        (query_seq * item, query_head * item),
-        kv_layer.data_ptr(),
-        (block * item, pair * item, head * item, token * item),
-        block_tables.data_ptr(),
-        block_tables.stride(0) * 4,
-        seq_lens.data_ptr(),
-        out.data_ptr(),
-        (num_seqs, num_heads, num_kv_heads, block_size, head_dim),
-        item,
-        np.float32(scale * LOG2_E),
-        sliding_window,
-        0 if shared_lens is None else shared_lens.data_ptr(),
-        0 if partials is None else partials.data_ptr(),
+    parts = num_kv_heads if num_seqs < FEW_SEQUENCES else 1
+    num_items = num_seqs * parts
+    longest = max(block_tables.shape[1], 1) * block_size
+    grain = max(1, CHUNK_TOKENS * parts // longest)
+    run(
+        _decode(query.dtype),
+        (
+            query.data_ptr(),
+            query_seq * item,
+            query_head * item,
+            kv_layer.data_ptr(),
+            *(stride * item for stride in kv_layer.stride()[:4]),
+            block_tables.data_ptr(),
+            block_tables.stride(0) * 4,
+            seq_lens.data_ptr(),
+            out.data_ptr(),
+            num_heads,
+            num_kv_heads,
+            block_size,
+            head_dim,
+            item,
+            float_bits(scale * LOG2_E),
+            sliding_window,
+            0 if shared_lens is None else shared_lens.data_ptr(),
+            0 if partials is None else partials.data_ptr(),
+            parts,
+        ),
+        num_items,
+        grain,
     )
     return out

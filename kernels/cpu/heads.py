@@ -1,6 +1,6 @@
 """A query head in float32: loaded and scaled before attention, divided and rounded after it.
 
-A head whose softmax is unfinished can be put aside as a row of floats and resumed from it:
+While it is attended to, and when it is put aside to be resumed, its softmax is a row of floats:
 
     [ weighted sum so far, width | maximum so far, x 16 | sum of weights so far, x 16 ]
 """
@@ -11,6 +11,7 @@ import numpy as np
 
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.softmax import MINUS_INFINITY
 from octavo.kernels.cpu.vector import (
     FLOAT,
     exp2,
@@ -27,25 +28,40 @@ from octavo.kernels.cpu.vector import (
 )
 
 LOG2_E = math.log2(math.e)
+ZERO = np.float32(0.0)
 
 
 @inlined
-def start_head(format, source, query, output, size, scale):
-    """query = source * scale and output = 0, both padded with zeros to 16."""
+def head_width(width):
+    """Floats of a head's row."""
+    return width + 2 * LANES
+
+
+@inlined
+def load_query(format, source, query, size, scale):
+    """query = source * scale, padded with zeros to a multiple of 16."""
     factor = splat(scale)
     whole = size // LANES * LANES
     for i in range(0, whole, LANES):
         store(FLOAT, query, i, mul(load(format, source, i), factor))
-        store(FLOAT, output, i, splat(np.float32(0.0)))
     if whole < size:
         store(FLOAT, query, whole, mul(load_some(format, source, whole, size - whole), factor))
-        store(FLOAT, output, whole, splat(np.float32(0.0)))
 
 
 @inlined
-def store_head(format, output, total, out, size):
-    """out[size] = output / total, rounded to the format; zeros if nothing was in sight."""
-    inverse = splat(np.float32(0.0) if total == 0 else np.float32(1.0) / total)
+def start_head(output, width):
+    """A head that has seen nothing."""
+    for i in range(0, width, LANES):
+        store(FLOAT, output, i, splat(ZERO))
+    store(FLOAT, output, width, splat(MINUS_INFINITY))
+    store(FLOAT, output, width + LANES, splat(ZERO))
+
+
+@inlined
+def store_head(format, output, width, out, size):
+    """out[size] = the head's weighted mean, rounded to the format; zeros if it saw nothing."""
+    total = first_lane(load(FLOAT, output, width + LANES))
+    inverse = splat(ZERO if total == 0 else np.float32(1.0) / total)
     whole = size // LANES * LANES
     for i in range(0, whole, LANES):
         store(format, out, i, mul(load(FLOAT, output, i), inverse))
@@ -54,38 +70,21 @@ def store_head(format, output, total, out, size):
 
 
 @inlined
-def partial_width(width):
-    """Floats of a head that is put aside."""
-    return width + 2 * LANES
+def copy_head(target, source, width):
+    for i in range(0, head_width(width), LANES):
+        store(FLOAT, target, i, load(FLOAT, source, i))
 
 
 @inlined
-def save_head(partial, output, highest, total, width):
-    """Put a head aside."""
-    for i in range(0, width, LANES):
-        store(FLOAT, partial, i, load(FLOAT, output, i))
-    store(FLOAT, partial, width, splat(highest))
-    store(FLOAT, partial, width + LANES, splat(total))
-
-
-@inlined
-def merge_head(partial, output, highest, total, width):
-    """Add a head's softmax over other tokens to the one that was put aside."""
-    before, added = load(FLOAT, partial, width), splat(highest)
+def merge_head(target, source, width):
+    """Add a head's softmax over other tokens to the one in target."""
+    before, added = load(FLOAT, target, width), load(FLOAT, source, width)
     top = maximum(before, added)
     before, added = exp2(sub(before, top)), exp2(sub(added, top))
     for i in range(0, width, LANES):
-        weighted = mul(load(FLOAT, output, i), added)
-        store(FLOAT, partial, i, fma(load(FLOAT, partial, i), before, weighted))
-    old_total = load(FLOAT, partial, width + LANES)
-    store(FLOAT, partial, width, top)
-    store(FLOAT, partial, width + LANES, fma(old_total, before, mul(splat(total), added)))
-
-
-@inlined
-def resume_head(partial, output, highest, total, r, width):
-    """Row r becomes the head that was put aside."""
-    for i in range(0, width, LANES):
-        store(FLOAT, output, i, load(FLOAT, partial, i))
-    highest[r] = first_lane(load(FLOAT, partial, width))
-    total[r] = first_lane(load(FLOAT, partial, width + LANES))
+        weighted = mul(load(FLOAT, source, i), added)
+        store(FLOAT, target, i, fma(load(FLOAT, target, i), before, weighted))
+    total = width + LANES
+    weighted = mul(load(FLOAT, source, total), added)
+    store(FLOAT, target, total, fma(load(FLOAT, target, total), before, weighted))
+    store(FLOAT, target, width, top)

@@ -30,6 +30,16 @@ def read_i64(typing, address, index):
 
 
 @intrinsic
+def write_i64(typing, address, index, value):
+    def generate(context, builder, signature, args):
+        address, index, value = args
+        builder.store(value, lanes.pointer(builder, address, index, 8, I64))
+        return context.get_dummy_value()
+
+    return types.none(i64, i64, i64), generate
+
+
+@intrinsic
 def unpacked(typing, args, count):
     """The first `count` (a literal) of a kernel's arguments, as a tuple of int64."""
     if not isinstance(count, types.IntegerLiteral):

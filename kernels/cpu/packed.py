@@ -8,66 +8,70 @@
 Each row of a product depends on nothing but that row. Tokens out of sight are packed as zeros.
 """
 
-import numpy as np
-
 from octavo.kernels.cpu.columns import pair
+from octavo.kernels.cpu.heads import ZERO, head_width
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
-from octavo.kernels.cpu.memory import copy_bytes, prefetch
+from octavo.kernels.cpu.memory import copy_bytes, prefetch, read_i64, write_i64
 from octavo.kernels.cpu.paging import CACHE_LINE
-from octavo.kernels.cpu.panels import PANEL_ROWS, narrow_panel, transpose, wide_panel
+from octavo.kernels.cpu.panels import (
+    PANEL_COLUMNS,
+    PANEL_ROWS,
+    narrow_panel,
+    transpose,
+    wide_panel,
+)
 from octavo.kernels.cpu.vector import FLOAT, load, splat, store
 
 TILE = 64  # tokens
 ROWS = 4 * PANEL_ROWS  # query rows of a block
-ZERO = np.float32(0.0)
 
 
 @inlined
-def _take_rows(rows, base, offsets, sight, tile, padded, row_bytes):
-    """rows[t] = address of token tile + t, counted from the first tile; zeros out of sight."""
-    nothing = padded.ctypes.data + LANES * padded.shape[1]
+def _take_rows(rows, base, offsets, sight, tile, padded, row_bytes, padded_bytes):
+    """rows[t] = address of token tile + t, counted from the first tile; zeros out of sight.
+
+    padded: sixteen rows padded to whole vectors, and a row of zeros.
+    """
     for t in range(LANES):
         position = tile + t
-        if position < sight[0] or position >= sight[1]:
-            rows[t] = nothing
-        else:
-            rows[t] = base + offsets[position - sight[0]]
-            if row_bytes < padded.shape[1]:
-                room = padded.ctypes.data + t * padded.shape[1]
-                copy_bytes(room, rows[t], row_bytes)
-                rows[t] = room
+        row = padded + LANES * padded_bytes
+        if position >= sight[0] and position < sight[1]:
+            row = base + read_i64(offsets, position - sight[0])
+            if row_bytes < padded_bytes:
+                room = padded + t * padded_bytes
+                copy_bytes(room, row, row_bytes)
+                row = room
+        write_i64(rows, t, row)
 
 
 @inlined
-def pack_keys(format, base, offsets, sight, padded, keys, size, width, item_bytes):
+def pack_keys(format, rows, base, offsets, sight, padded, keys, size, width, item_bytes):
     """keys[tile][dimension][token of 64] = K."""
-    rows = np.empty(LANES, np.int64)
     for tile in range(0, (sight[1] + TILE - 1) // TILE * TILE, LANES):
-        _take_rows(rows, base, offsets, sight, tile, padded, size * item_bytes)
+        _take_rows(rows, base, offsets, sight, tile, padded, size * item_bytes, width * item_bytes)
         target = keys + 4 * (tile // TILE * TILE * width + tile % TILE)
         for i in range(0, width, LANES):
-            transpose(format, rows.ctypes.data, i, target + 4 * i * TILE, TILE)
+            transpose(format, rows, i, target + 4 * i * TILE, TILE)
 
 
 @inlined
-def pack_values(format, base, offsets, sight, padded, values, size, width, item_bytes):
+def pack_values(format, rows, base, offsets, sight, padded, values, size, width, item_bytes):
     """values[token][dimension] = V."""
-    rows = np.empty(LANES, np.int64)
     for tile in range(0, (sight[1] + TILE - 1) // TILE * TILE, LANES):
-        _take_rows(rows, base, offsets, sight, tile, padded, size * item_bytes)
+        _take_rows(rows, base, offsets, sight, tile, padded, size * item_bytes, width * item_bytes)
         for t in range(LANES):
             for i in range(0, width, LANES):
-                store(FLOAT, values, (tile + t) * width + i, load(format, rows[t], i))
+                store(FLOAT, values, (tile + t) * width + i, load(format, read_i64(rows, t), i))
 
 
 @inlined
-def _take_tile_rows(rows, base, offsets, num_tokens, first, padded, row_bytes):
+def _take_tile_rows(rows, base, offsets, num_tokens, first, padded, row_bytes, padded_bytes):
     """As `_take_rows`, and the same rows of the next tile are fetched."""
-    _take_rows(rows, base, offsets, (0, num_tokens), first, padded, row_bytes)
+    _take_rows(rows, base, offsets, (0, num_tokens), first, padded, row_bytes, padded_bytes)
     for t in range(first + TILE, min(first + TILE + LANES, num_tokens)):
         for i in range(0, row_bytes, CACHE_LINE):
-            prefetch(base + offsets[t] + i)
+            prefetch(base + read_i64(offsets, t) + i)
 
 
 @inlined
@@ -75,10 +79,19 @@ def copy_rows(format, rows, base, offsets, padded, target, place):
     """target[token][dimension] = one tile of K or V, widened; zeros from num_tokens on."""
     num_tokens, tile, size, width, item_bytes = place
     for first in range(0, TILE, LANES):
-        _take_tile_rows(rows, base, offsets, num_tokens, tile + first, padded, size * item_bytes)
+        _take_tile_rows(
+            rows,
+            base,
+            offsets,
+            num_tokens,
+            tile + first,
+            padded,
+            size * item_bytes,
+            width * item_bytes,
+        )
         for t in range(LANES):
             for i in range(0, width, LANES):
-                store(FLOAT, target, (first + t) * width + i, load(format, rows[t], i))
+                store(FLOAT, target, (first + t) * width + i, load(format, read_i64(rows, t), i))
 
 
 @inlined
@@ -86,10 +99,21 @@ def copy_pairs(rows, base, offsets, padded, keys, place):
     """keys[token][dimension / 2] = one tile of K, in bfloat16 as it is."""
     num_tokens, tile, size, width, item_bytes = place
     for first in range(0, TILE, LANES):
-        _take_tile_rows(rows, base, offsets, num_tokens, tile + first, padded, size * item_bytes)
+        _take_tile_rows(
+            rows,
+            base,
+            offsets,
+            num_tokens,
+            tile + first,
+            padded,
+            size * item_bytes,
+            width * item_bytes,
+        )
         for t in range(LANES):
             for i in range(0, width // 2, LANES):
-                store(FLOAT, keys, (first + t) * (width // 2) + i, load(FLOAT, rows[t], i))
+                store(
+                    FLOAT, keys, (first + t) * (width // 2) + i, load(FLOAT, read_i64(rows, t), i)
+                )
 
 
 @inlined
@@ -97,10 +121,21 @@ def pair_rows(format, rows, base, offsets, padded, values, place):
     """values[token / 2][dimension] = one tile of V, in bfloat16, two tokens to an element."""
     num_tokens, tile, size, width, item_bytes = place
     for first in range(0, TILE, LANES):
-        _take_tile_rows(rows, base, offsets, num_tokens, tile + first, padded, size * item_bytes)
+        _take_tile_rows(
+            rows,
+            base,
+            offsets,
+            num_tokens,
+            tile + first,
+            padded,
+            size * item_bytes,
+            width * item_bytes,
+        )
         for t in range(0, LANES, 2):
             for i in range(0, width, LANES):
-                both = pair(load(format, rows[t], i), load(format, rows[t + 1], i))
+                both = pair(
+                    load(format, read_i64(rows, t), i), load(format, read_i64(rows, t + 1), i)
+                )
                 store(FLOAT, values, (first + t) // 2 * width + i, both)
 
 
@@ -110,16 +145,19 @@ def score(queries, keys, scores, count, width):
     for i in range(0, ROWS * TILE, LANES):
         store(FLOAT, scores, i, splat(ZERO))
     for r in range(0, count, PANEL_ROWS):
-        wide_panel(queries + 4 * r * width, width, keys, TILE, scores + 4 * r * TILE, TILE, width)
+        query, row = queries + 4 * r * width, scores + 4 * r * TILE
+        for i in range(0, TILE, PANEL_COLUMNS):
+            wide_panel(query, width, keys + 4 * i, TILE, row + 4 * i, TILE, width)
 
 
 @inlined
 def add_values(scores, values, outputs, count, width):
-    """outputs [count, width] += scores [count, 64] x values [64, width]."""
-    wide = width // TILE * TILE
+    """outputs [count, head_width] += scores [count, 64] x values [64, width]."""
+    stride = head_width(width)
+    wide = width // PANEL_COLUMNS * PANEL_COLUMNS
     for r in range(0, count, PANEL_ROWS):
-        weights, output = scores + 4 * r * TILE, outputs + 4 * r * width
-        for i in range(0, wide, TILE):
-            wide_panel(weights, TILE, values + 4 * i, width, output + 4 * i, width, TILE)
+        weights, output = scores + 4 * r * TILE, outputs + 4 * r * stride
+        for i in range(0, wide, PANEL_COLUMNS):
+            wide_panel(weights, TILE, values + 4 * i, width, output + 4 * i, stride, TILE)
         for i in range(wide, width, LANES):
-            narrow_panel(weights, TILE, values + 4 * i, width, output + 4 * i, width, TILE)
+            narrow_panel(weights, TILE, values + 4 * i, width, output + 4 * i, stride, TILE)

@@ -4,9 +4,8 @@ import torch
 
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
-from octavo.kernels.cpu.memory import copy_bytes, prefetch, read_i32
+from octavo.kernels.cpu.memory import copy_bytes, prefetch, read_i32, read_i64, write_i64
 
-AHEAD = 2  # tiles of 16 rows that are fetched before their use
 CACHE_LINE = 64  # bytes
 
 
@@ -21,40 +20,31 @@ def find_rows(offsets, table, first, count, block_size, kv_strides):
             inside = 0
             index += 1
             block = read_i32(table, index) * kv_strides[0]
-        offsets[t] = block + inside * kv_strides[3]
+        write_i64(offsets, t, block + inside * kv_strides[3])
         inside += 1
-    end = (count + LANES - 1) // LANES * LANES + AHEAD * LANES
-    for t in range(count, end):
-        offsets[t] = offsets[count - 1]
+    last = read_i64(offsets, count - 1)
+    for t in range(count, (count + LANES - 1) // LANES * LANES):
+        write_i64(offsets, t, last)
 
 
 @inlined
-def take_rows(rows, base, offsets, first, padded, row_bytes):
+def take_rows(rows, base, offsets, first, padded, row_bytes, padded_bytes):
     """rows[t] = address of row t of the tile; head_dims that are no multiple of 16 are copied."""
     for t in range(LANES):
-        rows[t] = base + offsets[first + t]
-    for t in range(LANES):
-        later = base + offsets[first + t + AHEAD * LANES]
-        for i in range(0, row_bytes, CACHE_LINE):
-            prefetch(later + i)
-    if padded.shape[0] > 0:
-        for t in range(LANES):
-            copy_bytes(padded.ctypes.data + t * padded.shape[1], rows[t], row_bytes)
-            rows[t] = padded.ctypes.data + t * padded.shape[1]
+        row = base + read_i64(offsets, first + t)
+        if padded != 0:
+            copy_bytes(padded + t * padded_bytes, row, row_bytes)
+            row = padded + t * padded_bytes
+        write_i64(rows, t, row)
 
 
 @inlined
-def fetch_first(kv_layer, kv_strides, table, first, length, block_size, num_kv_heads, row_bytes):
-    """Fetch the rows that a sequence begins with, while another one is being worked on."""
-    for position in range(first, min(first + AHEAD * LANES, length)):
-        index = position // block_size
-        row = kv_layer + read_i32(table, index) * kv_strides[0]
-        row += (position - index * block_size) * kv_strides[3]
-        for _ in range(num_kv_heads):
-            for i in range(0, row_bytes, CACHE_LINE):
-                prefetch(row + i)
-                prefetch(row + kv_strides[1] + i)
-            row += kv_strides[2]
+def fetch_rows(base, offsets, first, row_bytes):
+    """Ask for the rows of the tile that begins at token `first`."""
+    for t in range(LANES):
+        row = base + read_i64(offsets, first + t)
+        for i in range(0, row_bytes, CACHE_LINE):
+            prefetch(row + i)
 
 
 def check_paged(

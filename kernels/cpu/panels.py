@@ -1,49 +1,48 @@
 """Register-blocked float32 products for prefill attention.
 
-panel      C[6, 64] += A[6, depth] x B[depth, 64]      24 sums in registers, A broadcast
+panel      C[6, n] += A[6, depth] x B[depth, n]    sums in registers, A broadcast; n is 64 where
+           there are 32 registers of 16 lanes, else 16
 transpose  16 rows of K, 16 columns of each, to 16 rows of K^T
 """
 
-from llvmlite import ir
 from numba.core import cgutils, types
 
-from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu import lanes, registers
 from octavo.kernels.cpu.jit import intrinsic
 from octavo.kernels.cpu.lanes import F32, I64, LANES, MEMORY
+from octavo.kernels.cpu.registers import NUM_REGISTERS, SPLIT, WIDTH
 
 i64 = types.int64
 PANEL_ROWS = 6
-PANEL_VECTORS = 4
+PANEL_COLUMNS = 4 * LANES if NUM_REGISTERS // SPLIT >= 4 * PANEL_ROWS + 5 else LANES
 
 
-def _panel(num_vectors):
-    """Code for C[6, 16 * num_vectors] += A x B; strides in floats."""
+def _panel(num_columns):
+    """Code for C[6, num_columns] += A x B; strides in floats."""
 
     def generate(context, builder, signature, args):
         a, a_stride, b, b_stride, c, c_stride, depth = args
+        columns = range(0, num_columns, WIDTH)
         places = [
-            (r, builder.add(builder.mul(c_stride, I64(r)), I64(v * LANES)))
+            [builder.add(builder.mul(c_stride, I64(r)), I64(i)) for i in columns]
             for r in range(PANEL_ROWS)
-            for v in range(num_vectors)
         ]
-        sums = [cgutils.alloca_once_value(builder, ir.Constant(lanes.VECTOR, None)) for _ in places]
-        for s, (_, index) in zip(sums, places, strict=True):
-            builder.store(lanes.load_floats(builder, c, index), s)
+        sums = [[cgutils.alloca_once(builder, registers.REGISTER) for _ in columns] for _ in places]
+        for row, own in zip(places, sums, strict=True):
+            for index, s in zip(row, own, strict=True):
+                builder.store(registers.load(builder, c, index), s)
         with cgutils.for_range(builder, depth) as loop:
-            row = builder.mul(b_stride, loop.index)
-            columns = [
-                lanes.load_floats(builder, b, builder.add(row, I64(v * LANES)))
-                for v in range(num_vectors)
-            ]
-            for r in range(PANEL_ROWS):
+            base = builder.mul(b_stride, loop.index)
+            factors = [registers.load(builder, b, builder.add(base, I64(i))) for i in columns]
+            for r, own in enumerate(sums):
                 index = builder.add(builder.mul(a_stride, I64(r)), loop.index)
-                factor = builder.load(lanes.pointer(builder, a, index, 4, F32))
-                factor = lanes.splat(builder, factor)
-                for v in range(num_vectors):
-                    s = sums[r * num_vectors + v]
-                    builder.store(lanes.fma(builder, factor, columns[v], builder.load(s)), s)
-        for s, (_, index) in zip(sums, places, strict=True):
-            lanes.store_floats(builder, c, index, builder.load(s))
+                element = builder.load(lanes.pointer(builder, a, index, 4, F32))
+                spread = registers.splat(builder, element)
+                for factor, s in zip(factors, own, strict=True):
+                    builder.store(registers.fma(builder, spread, factor, builder.load(s)), s)
+        for row, own in zip(places, sums, strict=True):
+            for index, s in zip(row, own, strict=True):
+                registers.store(builder, c, index, builder.load(s))
         return context.get_dummy_value()
 
     return types.none(i64, i64, i64, i64, i64, i64, i64), generate
@@ -51,14 +50,14 @@ def _panel(num_vectors):
 
 @intrinsic
 def wide_panel(typing, a, a_stride, b, b_stride, c, c_stride, depth):
-    """C[6, 64] += A[6, depth] x B[depth, 64]."""
-    return _panel(PANEL_VECTORS)
+    """C[6, PANEL_COLUMNS] += A[6, depth] x B[depth, PANEL_COLUMNS]."""
+    return _panel(PANEL_COLUMNS)
 
 
 @intrinsic
 def narrow_panel(typing, a, a_stride, b, b_stride, c, c_stride, depth):
     """C[6, 16] += A[6, depth] x B[depth, 16]."""
-    return _panel(1)
+    return _panel(LANES)
 
 
 @intrinsic

@@ -1,143 +1,176 @@
 """Causal attention of prompt chunks over paged KV, with FlashAttention's tiling.
 
-    for each sequence and KV head
-      pack      K^T in tiles of 64 tokens and V, both widened to float32, once
-      for each block of 24 query rows (tokens x the heads that share this KV head)
-        for each tile of 64 tokens in sight
+    for each sequence, KV head and span of query rows
+      for each tile of 64 tokens in sight
+        pack    K^T and V, both widened to float32, once for the span
+        for each block of 24 query rows (tokens x the heads that share this KV head)
           scores [24, 64] = Q x K^T     online softmax     output [24, head_dim] += weights x V
 
 Tiles stand at multiples of 64 tokens, wherever a chunk begins: a row's result does not depend on
 how its prompt was cut. Slots that hold no token, or none in sight of the chunk, are never read.
 """
 
-import numpy as np
+from itertools import pairwise
+
 import torch
 
-from octavo.kernels.cpu.heads import LOG2_E, start_head, store_head
-from octavo.kernels.cpu.jit import inlined, jit
+from octavo.kernels.cpu.heads import LOG2_E, ZERO, head_width, load_query, start_head, store_head
+from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
-from octavo.kernels.cpu.memory import borrow, give_back, read_i32
-from octavo.kernels.cpu.packed import ROWS, TILE, ZERO, add_values, pack_keys, pack_values, score
-from octavo.kernels.cpu.paging import AHEAD, check_paged, find_rows
-from octavo.kernels.cpu.softmax import MINUS_INFINITY, softmax
-from octavo.kernels.cpu.vector import FLOAT, format_of, splat, store
+from octavo.kernels.cpu.memory import borrow, float_of, give_back, read_i32, unpacked
+from octavo.kernels.cpu.packed import ROWS, TILE, add_values, pack_keys, pack_values, score
+from octavo.kernels.cpu.paging import check_paged, find_rows
+from octavo.kernels.cpu.softmax import softmax
+from octavo.kernels.cpu.team import float_bits, kernel_per_format, run
+from octavo.kernels.cpu.vector import FLOAT, splat, store
 
-
-@jit
-def _prefill(
-    format,
-    query,  # [T, num_heads, head_dim]
-    query_strides,  # (token, head), bytes
-    kv_layer,  # [num_blocks, 2, num_kv_heads, block_size, head_dim]
-    kv_strides,  # (block, K to V, head, token), bytes
-    block_tables,  # [S, max_blocks] int32
-    table_stride,  # bytes
-    seq_lens,  # [S] int32
-    query_start,  # [S + 1] int32
-    out,  # [T, num_heads, head_dim], contiguous
-    shape,  # (S, num_heads, num_kv_heads, block_size, head_dim)
-    item_bytes,
-    scale,  # of scores, times log2(e)
-    sliding_window,
-):
-    num_seqs, num_heads, num_kv_heads, block_size, size = shape
-    group = num_heads // num_kv_heads
-    width = (size + LANES - 1) // LANES * LANES
-    out_strides = (num_heads * size * item_bytes, size * item_bytes)
-    # Sixteen rows padded to whole vectors, and a row of zeros for tokens that are out of sight.
-    padded = np.zeros((LANES + 1, width * item_bytes), np.uint8)
-    for s in range(num_seqs):
-        start = read_i32(query_start, s)
-        num_rows = read_i32(query_start, s + 1) - start
-        length = read_i32(seq_lens, s)
-        first = max(0, length - num_rows + 1 - sliding_window) if sliding_window > 0 else 0
-        origin = first // TILE * TILE
-        tokens = (length - origin + TILE - 1) // TILE * TILE
-        packed = borrow(8 * tokens * width + 64)
-        keys = (packed + 63) // 64 * 64  # [tokens / 64, width, 64]
-        values = keys + 4 * tokens * width  # [tokens, width]
-        offsets = np.empty(tokens + (AHEAD + 1) * LANES, np.int64)
-        table = block_tables + s * table_stride
-        find_rows(offsets, table, first, length - first, block_size, kv_strides)
-        for kv_head in range(num_kv_heads if num_rows > 0 else 0):
-            base = kv_layer + kv_head * kv_strides[2]
-            sight = (first - origin, length - origin)
-            pack_keys(format, base, offsets, sight, padded, keys, size, width, item_bytes)
-            base += kv_strides[1]
-            pack_values(format, base, offsets, sight, padded, values, size, width, item_bytes)
-            h = kv_head * group
-            _attend(
-                format,
-                query + start * query_strides[0] + h * query_strides[1],
-                query_strides,
-                (num_rows, group, size, width),
-                (length - num_rows - origin, sliding_window),
-                keys,
-                values,
-                out + start * out_strides[0] + h * out_strides[1],
-                out_strides,
-                scale,
-            )
-        give_back(packed)
+SPAN = 8 * ROWS  # query rows of an item
 
 
 @inlined
-def _attend(
-    format,
-    query,  # of the chunk's first token and this KV head's first head
-    query_strides,
-    shape,  # (chunk's rows, group, head_dim, width)
-    place,  # (position of the first row, counted from the first tile; sliding window)
-    keys,
-    values,
-    out,
-    out_strides,
-    scale,
-):
-    num_rows, group, size, width = shape
-    first, window = place
-    room = borrow(4 * ROWS * (2 * width + TILE) + 64)
-    queries = (room + 63) // 64 * 64  # [ROWS, width]
-    outputs = queries + 4 * ROWS * width  # [ROWS, width]
-    scores = outputs + 4 * ROWS * width  # [ROWS, TILE]
-    highest = np.empty(ROWS, np.float32)
-    total = np.empty(ROWS, np.float32)
-    for block in range(0, num_rows * group, ROWS):
-        # Row r of the block is head (block + r) % group of token (block + r) // group.
-        count = min(ROWS, num_rows * group - block)
-        for i in range(0, ROWS * width, LANES):
+def _attend_block(keys, values, scores, queries, outputs, rows, place, width):
+    """Fold one packed tile into a block of query rows.
+
+    rows: (the block's first row and their number, heads that share the KV head); place: (position
+    of row 0, sliding window, first token of the tile).
+    """
+    block, count, group = rows
+    first, window, tile = place
+    stride = 4 * head_width(width)
+    score(queries, keys, scores, count, width)
+    for r in range(count):
+        own = first + (block + r) // group - tile
+        low = max(0, own + 1 - window) if window > 0 else 0
+        row = scores + 4 * r * TILE
+        if low <= min(own, TILE - 1):
+            softmax(row, low, min(own + 1, TILE), TILE, outputs + r * stride, width)
+        else:
+            for i in range(0, TILE, LANES):
+                store(FLOAT, row, i, splat(ZERO))
+    add_values(scores, values, outputs, count, width)
+
+
+@inlined
+def _count_spans(query_start, s, group):
+    """Items of one sequence and KV head."""
+    rows = (read_i32(query_start, s + 1) - read_i32(query_start, s)) * group
+    return (rows + SPAN - 1) // SPAN
+
+
+@kernel_per_format
+def _prefill(format):
+    def prefill(args, first_item, last_item):
+        (
+            query,  # [T, num_heads, head_dim]
+            query_token,
+            query_head,  # strides in bytes
+            kv_layer,  # [num_blocks, 2, num_kv_heads, block_size, head_dim]
+            kv_block,
+            kv_pair,
+            kv_head,
+            kv_token,  # strides in bytes
+            block_tables,  # [S, max_blocks] int32
+            table_stride,  # bytes
+            seq_lens,  # [S] int32
+            query_start,  # [S + 1] int32
+            out,  # [T, num_heads, head_dim], contiguous
+            num_heads,
+            num_kv_heads,
+            block_size,
+            size,  # head_dim
+            item_bytes,
+            scale,  # of scores, times log2(e)
+            window,  # sliding window; 0 for none
+        ) = unpacked(args, 20)
+        scale = float_of(scale)
+        group = num_heads // num_kv_heads
+        width = (size + LANES - 1) // LANES * LANES
+        stride = 4 * head_width(width)
+        num_floats = SPAN * (width + head_width(width)) + TILE * (2 * width + ROWS)
+        num_floats += (LANES + 1) * width
+        borrowed = borrow(4 * num_floats + 8 * (LANES + TILE) + 64)
+        queries = (borrowed + 63) // 64 * 64  # [SPAN, width]
+        outputs = queries + 4 * SPAN * width  # [SPAN, head_width]
+        keys = outputs + SPAN * stride  # [width, TILE]
+        values = keys + 4 * TILE * width  # [TILE, width]
+        scores = values + 4 * TILE * width  # [ROWS, TILE]
+        padded = scores + 4 * ROWS * TILE  # [17, width] of the format
+        rows = padded + 4 * (LANES + 1) * width  # [16] int64
+        offsets = rows + 8 * LANES  # [TILE] int64
+        for i in range(0, SPAN * width, LANES):
             store(FLOAT, queries, i, splat(ZERO))
+        for i in range(0, SPAN * head_width(width), LANES):
             store(FLOAT, outputs, i, splat(ZERO))
-        for r in range(count):
-            token, h = divmod(block + r, group)
-            source = query + token * query_strides[0] + h * query_strides[1]
-            start_head(
-                format, source, queries + 4 * r * width, outputs + 4 * r * width, size, scale
-            )
-            highest[r] = MINUS_INFINITY
-            total[r] = 0.0
-        oldest = first + block // group
-        newest = first + (block + count - 1) // group
-        begin = max(0, oldest + 1 - window) // TILE * TILE if window > 0 else 0
-        for tile in range(begin, newest + 1, TILE):
-            score(queries, keys + 4 * tile * width, scores, count, width)
+        for i in range(0, (LANES + 1) * width, LANES):
+            store(FLOAT, padded, i, splat(ZERO))
+        s, before = 0, 0  # the item's sequence, and items of those before it
+        for item in range(first_item, last_item):
+            while item - before >= _count_spans(query_start, s, group) * num_kv_heads:
+                before += _count_spans(query_start, s, group) * num_kv_heads
+                s += 1
+            span, head = divmod(item - before, num_kv_heads)
+            start = read_i32(query_start, s)
+            num_rows = read_i32(query_start, s + 1) - start
+            length = read_i32(seq_lens, s)
+            place = length - num_rows  # position of the chunk's first token
+            # Row r of the span is head (begin + r) % group of token (begin + r) // group.
+            begin = span * SPAN
+            count = min(SPAN, num_rows * group - begin)
             for r in range(count):
-                own = first + (block + r) // group - tile
-                low = max(0, own + 1 - window) if window > 0 else 0
-                row = scores + 4 * r * TILE
-                if low <= min(own, TILE - 1):
-                    high = min(own + 1, TILE)
-                    output = outputs + 4 * r * width
-                    softmax(row, low, high, TILE, highest, total, r, output, width)
-                else:
-                    for i in range(0, TILE, LANES):
-                        store(FLOAT, row, i, splat(ZERO))
-            add_values(scores, values + 4 * tile * width, outputs, count, width)
-        for r in range(count):
-            token, h = divmod(block + r, group)
-            target = out + token * out_strides[0] + h * out_strides[1]
-            store_head(format, outputs + 4 * r * width, total[r], target, size)
-    give_back(room)
+                token, h = divmod(begin + r, group)
+                source = query + (start + token) * query_token + (head * group + h) * query_head
+                load_query(format, source, queries + 4 * r * width, size, scale)
+                start_head(outputs + r * stride, width)
+            oldest, newest = place + begin // group, place + (begin + count - 1) // group
+            first = max(0, oldest + 1 - window) if window > 0 else 0
+            table = block_tables + s * table_stride
+            base = kv_layer + head * kv_head
+            for tile in range(first // TILE * TILE, newest + 1, TILE):
+                sight = (max(first - tile, 0), min(newest + 1 - tile, TILE))
+                find_rows(
+                    offsets,
+                    table,
+                    tile + sight[0],
+                    sight[1] - sight[0],
+                    block_size,
+                    (kv_block, kv_pair, kv_head, kv_token),
+                )
+                pack_keys(format, rows, base, offsets, sight, padded, keys, size, width, item_bytes)
+                pack_values(
+                    format,
+                    rows,
+                    base + kv_pair,
+                    offsets,
+                    sight,
+                    padded,
+                    values,
+                    size,
+                    width,
+                    item_bytes,
+                )
+                for block in range(0, count, ROWS):
+                    in_block = min(ROWS, count - block)
+                    last = place + (begin + block + in_block - 1) // group
+                    if last >= tile and (
+                        window == 0 or place + (begin + block) // group - window < tile + TILE - 1
+                    ):
+                        _attend_block(
+                            keys,
+                            values,
+                            scores,
+                            queries + 4 * block * width,
+                            outputs + block * stride,
+                            (begin + block, in_block, group),
+                            (place, window, tile),
+                            width,
+                        )
+            for r in range(count):
+                token, h = divmod(begin + r, group)
+                target = out + ((start + token) * num_heads + head * group + h) * size * item_bytes
+                store_head(format, outputs + r * stride, width, target, size)
+        give_back(borrowed)
+
+    return prefill
 
 
 def prefill_attention(
@@ -156,22 +189,32 @@ def prefill_attention(
     _, _, num_kv_heads, block_size, _ = kv_layer.shape
     item = query.element_size()
     out = torch.empty(query.shape, dtype=query.dtype)
-    block, pair, head, token, _ = kv_layer.stride()
     query_token, query_head, _ = query.stride()
-    _prefill(
-        format_of(query.dtype),
-        query.data_ptr(),
-        (query_token * item, query_head * item),
-        kv_layer.data_ptr(),
-        (block * item, pair * item, head * item, token * item),
-        block_tables.data_ptr(),
-        block_tables.stride(0) * 4,
-        seq_lens.data_ptr(),
-        query_start.data_ptr(),
-        out.data_ptr(),
-        (len(seq_lens), num_heads, num_kv_heads, block_size, head_dim),
-        item,
-        np.float32(scale * LOG2_E),
-        sliding_window,
+    group = num_heads // num_kv_heads
+    starts = query_start.tolist()
+    spans = (-(-(b - a) * group // SPAN) for a, b in pairwise(starts))
+    run(
+        _prefill(query.dtype),
+        (
+            query.data_ptr(),
+            query_token * item,
+            query_head * item,
+            kv_layer.data_ptr(),
+            *(stride * item for stride in kv_layer.stride()[:4]),
+            block_tables.data_ptr(),
+            block_tables.stride(0) * 4,
+            seq_lens.data_ptr(),
+            query_start.data_ptr(),
+            out.data_ptr(),
+            num_heads,
+            num_kv_heads,
+            block_size,
+            head_dim,
+            item,
+            float_bits(scale * LOG2_E),
+            sliding_window,
+        ),
+        sum(spans) * num_kv_heads,
+        1,
     )
     return out

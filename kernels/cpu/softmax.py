@@ -24,11 +24,11 @@ MINUS_INFINITY = np.float32(-np.inf)
 
 
 @inlined
-def softmax(scores, low, high, end, highest, total, h, output, width):
+def softmax(scores, low, high, end, output, width):
     """scores[low:high] to weights 2 ** (score - maximum), the rest of scores[:end] to 0.
 
-    highest[h], total[h]: the row's running maximum and sum of weights; output [width], its weighted
-    sum so far, is rescaled when the maximum grows. end is a multiple of 16, high is above low.
+    output: the row's head (heads.py), which is rescaled when its maximum grows. end is a multiple
+    of 16, high is above low.
     """
     top = splat(MINUS_INFINITY)
     for i in range(0, end, LANES):
@@ -38,16 +38,20 @@ def softmax(scores, low, high, end, highest, total, h, output, width):
             store(FLOAT, scores, i, v)
         top = maximum(v, top)
     peak = max_lanes(top)
-    if not peak <= highest[h]:
-        factor = exp2(splat(highest[h] - peak))
-        highest[h] = peak
-        total[h] *= first_lane(factor)
+    highest = first_lane(load(FLOAT, output, width))
+    if not peak <= highest:
+        factor = exp2(splat(highest - peak))
+        highest = peak
+        store(FLOAT, output, width, splat(peak))
         for i in range(0, width, LANES):
             store(FLOAT, output, i, mul(load(FLOAT, output, i), factor))
-    peaks = splat(highest[h])
+        total = width + LANES
+        store(FLOAT, output, total, mul(load(FLOAT, output, total), factor))
+    peaks = splat(highest)
     added = splat(np.float32(0.0))
     for i in range(0, end, LANES):
         weights = exp2(sub(load(FLOAT, scores, i), peaks))
         store(FLOAT, scores, i, weights)
         added = add(added, weights)
-    total[h] += sum_lanes(added)
+    total = add(load(FLOAT, output, width + LANES), splat(sum_lanes(added)))
+    store(FLOAT, output, width + LANES, total)

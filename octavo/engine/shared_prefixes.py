@@ -44,8 +44,9 @@ class GroupPolicy:
 
 
 def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> GroupPolicy:
-    """CPU: what `bench/shared_prefix.py` measured on one Zen 5 core, rounded up. GPU: an estimate,
-    that two more launches cost as much as 10,000 reads of one token and KV head.
+    """CPU: what `bench/shared_prefix.py` measured on one core, rounded up: of Zen 5 for AVX-512, of
+    Zen 3 for narrower vectors. GPU: an estimate, that two more launches cost as much as 10,000
+    reads of one token and KV head.
 
     float32 on a CPU never groups: its tokens depend on the request alone, and a group adds the same
     numbers in another order.
@@ -54,11 +55,15 @@ def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> 
         reads = float(heads_per_row)
         return GroupPolicy(heads_per_row, fixed=10_000 * reads, per_token=reads)
     from octavo.kernels.cpu.columns import HAS_PAIRS
+    from octavo.kernels.cpu.lanes import LANES
+    from octavo.kernels.cpu.registers import WIDTH
 
     if HAS_PAIRS and dtype == torch.bfloat16:
         return GroupPolicy(heads_per_row, fixed=800, per_head=50, per_token=8, per_vector=4)
     if dtype == torch.float32:
         return GroupPolicy(heads_per_row, fixed=float("inf"))
+    if WIDTH < LANES:
+        return GroupPolicy(heads_per_row, fixed=1600, per_head=50, per_token=4, per_vector=8)
     return GroupPolicy(heads_per_row, fixed=800, per_head=50, per_token=14, per_vector=6.5)
 
 
@@ -75,7 +80,7 @@ class Group:
 def find_groups(
     tables: Tables, seq_lens: npt.NDArray[np.int64], block_size: int, policy: GroupPolicy
 ) -> list[Group]:
-    """Groups, outer before inner.
+    """Groups by level, so outer before inner.
 
     tables: [S, max_blocks]; seq_lens: [S], the newest token included, whose block is never shared.
     """
@@ -93,7 +98,7 @@ def find_groups(
                 inner = (members, end, end, level + 1)
             if inner[3] < policy.max_levels:
                 branches.append(inner)
-    return found
+    return sorted(found, key=lambda group: group.level)
 
 
 def _split(rows: list[int], tables: Tables, num_full: list[int], column: int) -> list[list[int]]:

@@ -7,6 +7,7 @@ import torch
 
 from octavo.kernels import reference
 from octavo.kernels.cpu import ops
+from octavo.kernels.cpu.team import HelperCore, Team
 
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 DTYPES = list(TOLERANCE)
@@ -124,6 +125,27 @@ def test_a_prompt_gives_the_same_bits_however_it_is_cut(window: int) -> None:
     whole = attend(0, 200)
     for cut in (1, 16, 63, 64, 65, 130, 199):
         assert torch.equal(torch.cat([attend(0, cut), attend(cut, 200)]), whole)
+
+
+@pytest.mark.parametrize("num_rows", [3, 9])
+def test_a_team_of_threads_gives_the_bits_of_one(num_rows: int) -> None:
+    query = queries(num_rows * 100, 6, 64, torch.float32)
+    kv = paged([300 + i for i in range(num_rows)], 2, 16, query)
+    tables, lengths = kv.block_tables, kv.seq_lens
+    starts = torch.arange(0, num_rows * 100 + 1, 100, dtype=torch.int32)
+
+    def attend() -> tuple[torch.Tensor, torch.Tensor]:
+        decoded = ops.decode_attention(query[:num_rows], kv.kv_layer, tables, lengths, 0.125)
+        return decoded, ops.prefill_attention(query, kv.kv_layer, tables, lengths, starts, 0.125)
+
+    alone = attend()
+    team = Team([HelperCore()])
+    try:
+        with team.at_work():
+            together = attend()
+    finally:
+        team.close()
+    assert torch.equal(alone[0], together[0]) and torch.equal(alone[1], together[1])
 
 
 def test_large_scores_neither_overflow_nor_lose_the_winner() -> None:

@@ -1,0 +1,119 @@
+"""The CPU's vector registers, and LLVM code for values that fill one: product tiles are cut to fit.
+
+                        registers   float32 lanes
+    AVX-512                    32              16
+    AVX2, SSE                  16            8, 4
+    others (NEON)              32               4
+
+`vector.py` is the same on every CPU; a 16-lane vector of it is SPLIT of these.
+"""
+
+from llvmlite import binding, ir
+from numba.core import cgutils, types
+
+from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu.lanes import F32, I32, I64, LANES, MEMORY
+
+
+def _registers() -> tuple[int, int]:
+    """(how many there are, float32 lanes of each)"""
+    features = binding.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 32, 16
+    if features.get("avx2"):
+        return 16, 8
+    return (16 if features.get("sse2") else 32), 4
+
+
+NUM_REGISTERS, WIDTH = _registers()
+SPLIT = LANES // WIDTH
+REGISTER = ir.VectorType(F32, WIDTH)
+ZERO = ir.Constant(REGISTER, None)
+_WORDS = ir.VectorType(I32, WIDTH)
+
+
+def load(builder, address, index):
+    """WIDTH floats from element `index` of the array at `address`."""
+    return builder.load(lanes.pointer(builder, address, index, 4, REGISTER), align=4)
+
+
+def store(builder, address, index, v):
+    builder.store(v, lanes.pointer(builder, address, index, 4, REGISTER), align=4)
+
+
+def splat(builder, scalar):
+    first = builder.insert_element(ir.Constant(REGISTER, ir.Undefined), scalar, I32(0))
+    return builder.shuffle_vector(first, first, ir.Constant(_WORDS, [0] * WIDTH))
+
+
+def fma(builder, a, b, c):
+    kind = ir.FunctionType(REGISTER, [REGISTER] * 3)
+    name = f"llvm.fmuladd.v{WIDTH}f32"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])
+
+
+def parts(builder, v):
+    """A 16-lane vector as SPLIT registers."""
+    return [
+        builder.shuffle_vector(v, v, ir.Constant(_WORDS, list(range(i, i + WIDTH))))
+        for i in range(0, LANES, WIDTH)
+    ]
+
+
+def joined(builder, registers):
+    """SPLIT registers as a 16-lane vector."""
+    while len(registers) > 1:
+        size = 2 * registers[0].type.count
+        mask = ir.Constant(ir.VectorType(I32, size), list(range(size)))
+        registers = [
+            builder.shuffle_vector(a, b, mask)
+            for a, b in zip(registers[::2], registers[1::2], strict=True)
+        ]
+    return registers[0]
+
+
+def arrangement(format):
+    """Where each of sixteen elements of a row stands in what `load_row` returns.
+
+    bfloat16 is widened without a shuffle where a register has room for half of its elements only:
+    those with even numbers by a shift, the others by a mask.
+    """
+    if format != types.uint16 or SPLIT == 1:
+        return list(range(LANES))
+    starts = range(0, LANES, 2 * WIDTH)
+    return [base + 2 * i + odd for base in starts for odd in (0, 1) for i in range(WIDTH)]
+
+
+def load_row(builder, format, address, column):
+    """Elements column .. column + 15 as SPLIT float32 registers, in the order of `arrangement`."""
+    kind, item_bytes = MEMORY[format]
+    if format != types.uint16 or SPLIT == 1:
+        source = lanes.pointer(builder, address, column, item_bytes, kind)
+        return parts(builder, lanes.widen(builder, kind, builder.load(source, align=item_bytes)))
+    result = []
+    for base in range(0, LANES, 2 * WIDTH):
+        index = builder.add(column, I64(base))
+        source = lanes.pointer(builder, address, index, item_bytes, _WORDS)
+        both = builder.load(source, align=item_bytes)
+        low = builder.shl(both, ir.Constant(_WORDS, [16] * WIDTH))
+        high = builder.and_(both, ir.Constant(_WORDS, [0xFFFF0000] * WIDTH))
+        result += [builder.bitcast(half, REGISTER) for half in (low, high)]
+    return result
+
+
+def add_neighbours(builder, vectors):
+    """Sums of the lanes of WIDTH registers, one a lane."""
+    width = WIDTH
+    while width > 1:
+        half = width // 2
+        low = [base + i for base in range(0, 2 * WIDTH, width) for i in range(half)]
+        high = [index + half for index in low]
+        vectors = [
+            builder.fadd(
+                builder.shuffle_vector(a, b, ir.Constant(_WORDS, low)),
+                builder.shuffle_vector(a, b, ir.Constant(_WORDS, high)),
+            )
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+        width = half
+    return vectors[0]
