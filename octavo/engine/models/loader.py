@@ -22,7 +22,7 @@ from octavo.engine.models.tensor_names import (
     check_tensors,
     layer_name,
 )
-from octavo.kernels.select import Kernels, PackLinear, packer_for
+from octavo.kernels.select import Kernels, packer_for
 
 
 def load_model(
