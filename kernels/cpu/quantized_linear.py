@@ -32,8 +32,8 @@ from octavo.kernels.cpu.vector import FLOAT, add, load, mul, store, store_some
 
 PASS: int = max(STRIP, LANES)  # outputs finished together
 BLOCK_BYTES = 192 << 10  # of rows: they stay in the L2 cache while all weights pass by
-# How much one thread does at once, some 50 us of it: rows to quantise, products, bytes of weights.
-ROWS_AT_ONCE, PRODUCTS_AT_ONCE, BYTES_AT_ONCE = 64, 2 << 20, 1 << 19
+# How much one thread does at once, some 20 us of it: rows to quantise, products, bytes of weights.
+ROWS_AT_ONCE, PRODUCTS_AT_ONCE, BYTES_AT_ONCE = 64, 1 << 20, 1 << 17
 OUTPUTS_AT_ONCE = 1024  # packed together, in float32
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
