@@ -85,7 +85,8 @@ class Run:
 
     def fail(self, error: RequestError) -> None:
         """End the request; its reader gets `error` after the tokens that are there."""
-        self._failure = error
+        if not self._has_ended:
+            self._failure = error
         if self._task is not None:
             self._task.cancel()
 

@@ -4,6 +4,7 @@ Dtypes: float32, bfloat16, float16. Everything but the linear layers is numba co
 first use for each dtype and kept in a cache on disk; `warm_up` gets that over with.
 """
 
+import numpy as np
 import torch
 
 from octavo.kernels.cpu.activation import silu_mul
@@ -13,6 +14,7 @@ from octavo.kernels.cpu.norm import add_rms_norm, rms_norm
 from octavo.kernels.cpu.prefill import prefill_attention
 from octavo.kernels.cpu.rotary import rotary
 from octavo.kernels.cpu.shared import grouped_decode_attention
+from octavo.kernels.cpu.softmax_weights import weigh
 from octavo.kernels.cpu.store import store_kv
 from octavo.kernels.prefix_groups import PrefixGroups
 
@@ -42,6 +44,7 @@ def warm_up(dtype: torch.dtype) -> None:
     store_kv(head, head, kv_layer, torch.zeros(1, dtype=torch.int64))
     decode_attention(head, kv_layer, table, length, 1.0)
     prefill_attention(head, kv_layer, table, length, query_start, 1.0)
+    weigh(np.zeros(1, dtype=np.float32), 0.0, 1.0)
     none = torch.zeros(0, dtype=torch.int32)
     groups = PrefixGroups(none, query_start[:1], none, none, length - 1, 0, 0, 0)
     grouped_decode_attention(head, kv_layer, table, length, groups, 1.0)

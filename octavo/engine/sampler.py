@@ -19,6 +19,7 @@ import torch
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.philox import token_uniforms
 from octavo.engine.sequence import Sequence
+from octavo.kernels.cpu.softmax_weights import weigh
 from octavo.sampling_params import SamplingParams
 
 Row = npt.NDArray[np.float32]  # [vocab_size]
@@ -134,7 +135,7 @@ class RowWeights:
     def __init__(self, logits: Row, temperature: float) -> None:
         self._logits = logits
         self._temperature = temperature
-        self._greatest = np.float64(logits.max())
+        self._greatest = float(logits.max())
 
     def head(self, floor: float) -> Head:
         """Every token whose weight is at least `floor`, in sorted order."""
@@ -163,9 +164,7 @@ class RowWeights:
         return self._weigh(self._logits)
 
     def _weigh(self, logits: Row) -> Weights:
-        weights = np.subtract(logits, self._greatest, dtype=np.float64)
-        weights /= self._temperature
-        return np.exp(weights, out=weights)
+        return weigh(logits, self._greatest, self._temperature)
 
 
 def _argmax(logits: torch.Tensor) -> tuple[Weights, npt.NDArray[np.int64]]:

@@ -9,6 +9,7 @@ import torch
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.sampler import draw, sample
 from octavo.engine.sequence import Sequence
+from octavo.kernels.cpu.softmax_weights import weigh
 from octavo.sampling_params import SamplingParams
 
 VOCAB = 500
@@ -17,7 +18,7 @@ TINY_STEP = 2.0**-53
 
 def sorted_draw(logits: np.ndarray, sampling: SamplingParams, uniform: float) -> int:
     """What the sampler promises, the plain way: sort everything, then cut and draw."""
-    weights = np.exp((logits.astype(np.float64) - logits.max()) / sampling.temperature)
+    weights = weigh(logits, float(logits.max()), sampling.temperature)
     order = np.argsort(-weights, kind="stable")
     is_kept = weights >= sampling.min_p
     kept = order[is_kept[order]]
@@ -65,6 +66,21 @@ def test_every_draw_equals_that_of_a_full_sort(kind: str) -> None:
         logits = make_logits(kind, rng)
         for uniform in (0.0, float(rng.random()), float(rng.random()), 1.0 - TINY_STEP):
             assert draw(logits, sampling, uniform) == sorted_draw(logits, sampling, uniform)
+
+
+@pytest.mark.parametrize("temperature", [1e-4, 0.7, 1.0, 5.0, 1e30])
+@pytest.mark.parametrize("num_logits", [1, 7, 1024, 5000])
+def test_weights_are_those_of_numpys_exponential(temperature: float, num_logits: int) -> None:
+    logits = np.random.default_rng(7).normal(scale=8.0, size=num_logits).astype(np.float32)
+    logits = np.minimum(logits, np.float32(20.0))
+    logits[::9] = -np.inf
+    logits[0] = 20.0
+    with np.errstate(under="ignore", over="ignore"):
+        expected = np.exp((logits.astype(np.float64) - 20.0) / temperature)
+    weights = weigh(logits, 20.0, temperature)
+    # Numbers below the least normal one are 0.
+    np.testing.assert_allclose(weights, expected, rtol=1e-15, atol=1e-307)
+    assert weights[0] == 1.0
 
 
 def make_sequences(samplings: list[SamplingParams]) -> list[Sequence]:
