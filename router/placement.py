@@ -17,7 +17,7 @@ PREFILL_HINT = "start one with `octavo prefill-worker`"
 DECODE_HINT = "start one with `octavo decode-worker`"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each worker and request
 class PrefillCandidate:
     """What placement knows of one prefill worker."""
 
@@ -29,7 +29,7 @@ class PrefillCandidate:
     queued_tokens: int  # prompt tokens admitted, waiting or just sent there, not computed yet
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DecodeCandidate:
     """What placement knows of one decode worker."""
 
@@ -86,7 +86,7 @@ def place(
     return _cheapest_pair(_prefill_costs(demand, prefills), decode_costs, draw)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Cost:
     worker_id: str
     layout: Hashable

@@ -6,6 +6,7 @@ Redis -----------------------> RouteFinder ---+
 """
 
 import asyncio
+import gc
 import logging
 import secrets
 from collections.abc import AsyncIterator
@@ -69,6 +70,7 @@ async def serve(config: RouterConfig) -> None:
     """Serve until SIGTERM or SIGINT, then drain."""
     model = await asyncio.to_thread(ServedModel.load, config.model, config.model_name)
     async with running_router(config, model) as router:
+        gc.freeze()  # a full collection over the libraries' objects stops every stream
 
         async def on_drain() -> None:
             patience_s = max(config.drain_timeout_s - LAST_WORDS_S, 0.0)

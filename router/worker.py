@@ -73,6 +73,20 @@ class WorkerFacts:
         )
 
 
+@dataclass(slots=True)
+class LegSums:
+    """Sums over some legs, kept up as legs come and go: every request asks every worker."""
+
+    legs: int = 0
+    prefill_tokens: int = 0
+    blocks: int = 0
+
+    def add(self, leg: "Leg", sign: int = 1) -> None:
+        self.legs += sign
+        self.prefill_tokens += sign * leg.prefill_tokens
+        self.blocks += sign * leg.blocks
+
+
 @dataclass(slots=True, eq=False)
 class Leg:
     """One stream on a worker, and what it adds to the load until a sample speaks of it."""
@@ -81,7 +95,6 @@ class Leg:
     prefill_tokens: int
     blocks: int
     sent_at: float
-    is_reported: bool = False
     call: AnyCall | None = None
     ended_because: str | None = None
 
@@ -100,7 +113,9 @@ class Worker:
         self.is_stuck = False
         self._last_step_at = self._last_sample_at = time.monotonic()
         self._legs: set[Leg] = set()
-        self._gone: list[Leg] = []  # ended since the last sample, which may have counted them
+        self._unreported: set[Leg] = set()  # sent here, and no load sample has counted them yet
+        self._new = LegSums()  # of the unreported
+        self._gone = LegSums()  # ended since the last sample, which may have counted them
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -122,32 +137,26 @@ class Worker:
     @property
     def num_sequences(self) -> int:
         """Running or waiting, as far as is known now: samples are up to an interval old."""
-        return self._num_counted + len(self._unreported)
+        return self._num_counted + self._new.legs
 
     @property
     def queued_tokens(self) -> int:
         """Prompt tokens that wait to be computed, as far as is known now."""
-        counted = self.load.waiting_prefill_tokens - sum(leg.prefill_tokens for leg in self._gone)
-        waiting = max(counted, 0) if self._num_counted else 0
-        return waiting + sum(leg.prefill_tokens for leg in self._unreported)
+        load, gone = self.load, self._gone
+        waiting = load.waiting_prefill_tokens - gone.prefill_tokens if self._num_counted else 0
+        return max(waiting, 0) + self._new.prefill_tokens
 
     @property
     def active_blocks(self) -> int:
         """Held by sequences or about to be, as far as is known now."""
-        counted = self.load.blocks.held - sum(leg.blocks for leg in self._gone)
-        held = max(counted, 0) if self._num_counted else 0
-        return held + sum(leg.blocks for leg in self._unreported)
+        held = self.load.blocks.held - self._gone.blocks if self._num_counted else 0
+        return max(held, 0) + self._new.blocks
 
     @property
     def _num_counted(self) -> int:
         """Sequences of the last sample that still run."""
         counted = self.load.running_sequences + self.load.waiting_sequences
-        return max(counted - len(self._gone), 0)
-
-    @property
-    def _unreported(self) -> list[Leg]:
-        """Legs sent here that no load sample has counted yet."""
-        return [leg for leg in self._legs if not leg.is_reported]
+        return max(counted - self._gone.legs, 0)
 
     def decode(self, timeout_s: float) -> DecodeCall:
         """A new Decode call; its first message starts it."""
@@ -161,12 +170,12 @@ class Worker:
         now = self._last_sample_at = time.monotonic()
         has_stepped = load.steps != self.load.steps
         self.load = load
-        self._gone.clear()
+        self._gone = LegSums()
         if has_stepped or not self._has_work:
             self._last_step_at = now
             self.is_stuck = False
-        for leg in self._legs:
-            leg.is_reported |= leg.sent_at < now - REPORT_DELAY_S
+        for leg in [leg for leg in self._unreported if leg.sent_at < now - REPORT_DELAY_S]:
+            self._report(leg)
 
     def stuck_for_s(self) -> float:
         """How long there has been work and no step; 0 without work. Ask every now and then."""
@@ -196,15 +205,24 @@ class Worker:
         """Count one leg from now on; the connection stays open until the last one ended."""
         leg = Leg(self, prefill_tokens, blocks, time.monotonic())
         self._legs.add(leg)
+        self._unreported.add(leg)
+        self._new.add(leg)
         self._idle.clear()
         try:
             yield leg
         finally:
             self._legs.discard(leg)
+            self._report(leg)
             if leg.sent_at < self._last_sample_at:
-                self._gone.append(leg)
+                self._gone.add(leg)
             if not self._legs:
                 self._idle.set()
+
+    def _report(self, leg: Leg) -> None:
+        """Count a leg by load samples from now on, or no more."""
+        if leg in self._unreported:
+            self._unreported.remove(leg)
+            self._new.add(leg, -1)
 
     async def until_idle(self) -> None:
         """Wait until no leg runs here."""
