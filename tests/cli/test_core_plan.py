@@ -17,6 +17,7 @@ CONFIG = UpConfig(
     use_redis=False,
     dtype="auto",
     device="cpu",
+    kv_dtype="auto",
     quantization=None,
     transport="auto",
     lend_cores=True,
