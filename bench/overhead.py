@@ -99,7 +99,8 @@ def steady(samples: list[Sample]) -> tuple[float, float, float]:
 async def measure_served(
     args: argparse.Namespace, model: Path, work: Path, advance: Callable[[str], None]
 ) -> Rows:
-    flags = ["--dtype", args.dtype]
+    # The bare loop has the decode worker's core alone, and so does the decode worker.
+    flags = ["--no-lend-cores", "--dtype", args.dtype]
     if args.quantization:
         flags += ["--quantization", args.quantization]
     octavo = Octavo(model, work, None, flags)
