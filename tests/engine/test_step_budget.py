@@ -1,6 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from checkpoints import tiny_llama
@@ -8,7 +9,13 @@ from octavo.checkpoint.config import load_config
 from octavo.engine.step_budget import default_step_tokens, num_layer_parameters
 
 
-def test_a_larger_model_takes_fewer_tokens_a_step_on_a_cpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_wide", "expected"), [(True, [512, 512, 32, 32]), (False, [512, 256, 32, 32])]
+)
+def test_a_larger_model_takes_fewer_tokens_a_step_on_a_cpu(
+    is_wide: bool, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": is_wide})
     tiny = load_config(tiny_llama(tmp_path / "tiny"))
     smol = replace(tiny, hidden_size=576, intermediate_size=1536, num_layers=30, num_heads=9,
                    num_kv_heads=3, head_dim=64)  # fmt: skip
@@ -20,5 +27,5 @@ def test_a_larger_model_takes_fewer_tokens_a_step_on_a_cpu(tmp_path: Path) -> No
     assert 6.9e9 < num_layer_parameters(eight_b) < 7.1e9
     cpu = torch.device("cpu")
     sizes = [default_step_tokens(config, cpu) for config in (tiny, smol, one_b, eight_b)]
-    assert sizes == [512, 512, 61, 32]
+    assert sizes == expected
     assert default_step_tokens(eight_b, torch.device("cuda")) == 8192
