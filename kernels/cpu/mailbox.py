@@ -42,7 +42,7 @@ WANTED, BORROWED, WAKE, OWN_WANTED, OWN_BORROWED = 0, 8, 16, 24, 28
 HELPER_BYTES = 64
 ITEMS = 0xFFFFFFFF  # the part of `claims` that counts items
 SPINS = 2000  # pauses, some 50 us, before other threads of this core get a turn
-STALL = 40_000  # pauses, some 1 ms: a helper that takes so long is not running
+STALL = 480_000  # pauses, some 10 ms: no chunk takes so long, so the helper is not running
 MOST_REST = 15  # steps
 
 
