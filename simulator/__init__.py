@@ -10,3 +10,10 @@
 
 What is imitated is only what takes time or crosses a wire: model steps, messages, copies, Redis.
 """
+
+import sys
+from pathlib import Path
+
+# What measures (served.py, validate.py) uses the load generator and the engines of bench/, whose
+# files import each other as scripts do.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))

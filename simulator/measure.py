@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from octavo.engine.build import build_engine
 from octavo.engine.config import EngineConfig
@@ -15,7 +16,6 @@ from octavo.engine.engine import Engine
 from octavo.engine.sequence import Sequence
 from octavo.sampling_params import SamplingParams
 from octavo.transfer.digest import block_digests
-from octavo.worker.cores import pin_to_core
 from simulator.cost import Curve, MeasuredCost
 
 DECODE_ROWS = (1, 2, 4, 8, 16, 32)
@@ -33,7 +33,7 @@ class StepTimer:
     """Runs chosen steps on a real engine."""
 
     def __init__(self, model: Path) -> None:
-        pin_to_core(None)
+        torch.set_num_threads(1)
         config = EngineConfig(model=str(model), num_blocks=1024, max_num_batched_tokens=512)
         self.engine: Engine = build_engine(config)
         self._rng = np.random.default_rng(5)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from bench.load import Sample, random_prompts, run_closed_loop
-from bench.peers import Octavo
+from load import Sample, random_prompts, run_closed_loop
+from peers import Octavo
 
 ROLES = ("prefill-worker", "decode-worker", "router")
 

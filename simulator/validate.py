@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.load import summarize
+from load import summarize
 from octavo.checkpoint.config import load_config
 from octavo.router.worker import Role
 from simulator.figures import error_percent, latencies
