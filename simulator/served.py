@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from load import Sample, random_prompts, run_closed_loop
 from peers import Octavo
