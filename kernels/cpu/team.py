@@ -49,6 +49,7 @@ from octavo.kernels.cpu.jit import c_function
 from octavo.kernels.cpu.vector import format_of
 
 CACHE_LINE = 64
+CLOSE_TIMEOUT_S = 5.0  # a thread that never gets a core must not keep the process
 _SIGNATURE = types.void(types.int64, types.int64, types.int64)
 Body = Callable[[int, int, int], None]
 
@@ -128,6 +129,7 @@ class Team:
         self._mailbox = _zeros(mail.MAILBOX_BYTES)
         self._lines = _zeros(2 * mail.HELPER_BYTES * (len(helpers) or 1))
         self._pipes: list[tuple[int, int]] = []
+        self._threads: list[threading.Thread] = []
         try:
             for index, helper in enumerate(helpers):
                 self._start(index, helper)
@@ -154,11 +156,17 @@ class Team:
                 _here.mailbox = before
 
     def close(self) -> None:
-        """End the helper threads; twice is harmless. The team works on without them."""
+        """End the helper threads; twice is harmless. The team works on without them.
+
+        They are gone afterwards: what their words lie in may be unmapped then.
+        """
         with self._lock:
             pipes, self._pipes, self.num_helpers = self._pipes, [], 0
+            threads, self._threads = self._threads, []
             for _, wake in pipes:
                 os.close(wake)
+            for thread in threads:
+                thread.join(CLOSE_TIMEOUT_S)
 
     def _start(self, index: int, helper: HelperCore) -> None:
         line = self._lines[index * mail.HELPER_BYTES // 8 :]
@@ -169,12 +177,14 @@ class Team:
         line[1] = helper.borrowed or _address(line) + mail.OWN_BORROWED
         line[2] = wake
         started: SimpleQueue[OSError | None] = SimpleQueue()
-        threading.Thread(
+        thread = threading.Thread(
             target=_help,
             args=(self._mailbox, line, pipe, helper.core, started),
             name=f"octavo-helper-{index}",
             daemon=True,
-        ).start()
+        )
+        self._threads.append(thread)
+        thread.start()
         error = started.get()
         if error is not None:
             raise ValueError(f"a helper may not run on core {helper.core}") from error
