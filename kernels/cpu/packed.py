@@ -66,8 +66,11 @@ def pack_values(format, rows, base, offsets, sight, padded, values, size, width,
 
 
 @inlined
-def _take_tile_rows(rows, base, offsets, num_tokens, first, padded, row_bytes, padded_bytes):
-    """As `_take_rows`, and the same rows of the next tile are fetched."""
+def _take_tile_rows(rows, base, offsets, padded, place, first):
+    """As `_take_rows` for rows from `first` of the tile; those of the next tile are fetched."""
+    num_tokens, tile, size, width, item_bytes = place
+    first += tile
+    row_bytes, padded_bytes = size * item_bytes, width * item_bytes
     _take_rows(rows, base, offsets, (0, num_tokens), first, padded, row_bytes, padded_bytes)
     for t in range(first + TILE, min(first + TILE + LANES, num_tokens)):
         for i in range(0, row_bytes, CACHE_LINE):
@@ -77,18 +80,9 @@ def _take_tile_rows(rows, base, offsets, num_tokens, first, padded, row_bytes, p
 @inlined
 def copy_rows(format, rows, base, offsets, padded, target, place):
     """target[token][dimension] = one tile of K or V, widened; zeros from num_tokens on."""
-    num_tokens, tile, size, width, item_bytes = place
+    width = place[3]
     for first in range(0, TILE, LANES):
-        _take_tile_rows(
-            rows,
-            base,
-            offsets,
-            num_tokens,
-            tile + first,
-            padded,
-            size * item_bytes,
-            width * item_bytes,
-        )
+        _take_tile_rows(rows, base, offsets, padded, place, first)
         for t in range(LANES):
             for i in range(0, width, LANES):
                 store(FLOAT, target, (first + t) * width + i, load(format, read_i64(rows, t), i))
@@ -97,18 +91,9 @@ def copy_rows(format, rows, base, offsets, padded, target, place):
 @inlined
 def copy_pairs(rows, base, offsets, padded, keys, place):
     """keys[token][dimension / 2] = one tile of K, in bfloat16 as it is."""
-    num_tokens, tile, size, width, item_bytes = place
+    width = place[3]
     for first in range(0, TILE, LANES):
-        _take_tile_rows(
-            rows,
-            base,
-            offsets,
-            num_tokens,
-            tile + first,
-            padded,
-            size * item_bytes,
-            width * item_bytes,
-        )
+        _take_tile_rows(rows, base, offsets, padded, place, first)
         for t in range(LANES):
             for i in range(0, width // 2, LANES):
                 store(
@@ -119,18 +104,9 @@ def copy_pairs(rows, base, offsets, padded, keys, place):
 @inlined
 def pair_rows(format, rows, base, offsets, padded, values, place):
     """values[token / 2][dimension] = one tile of V, in bfloat16, two tokens to an element."""
-    num_tokens, tile, size, width, item_bytes = place
+    width = place[3]
     for first in range(0, TILE, LANES):
-        _take_tile_rows(
-            rows,
-            base,
-            offsets,
-            num_tokens,
-            tile + first,
-            padded,
-            size * item_bytes,
-            width * item_bytes,
-        )
+        _take_tile_rows(rows, base, offsets, padded, place, first)
         for t in range(0, LANES, 2):
             for i in range(0, width, LANES):
                 both = pair(

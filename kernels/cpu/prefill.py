@@ -21,6 +21,7 @@ from octavo.kernels.cpu.memory import borrow, float_of, give_back, read_i32, unp
 from octavo.kernels.cpu.packed import ROWS, TILE, add_values, pack_keys, pack_values, score
 from octavo.kernels.cpu.paging import check_paged, find_rows
 from octavo.kernels.cpu.softmax import softmax
+from octavo.kernels.cpu.spans import find_run
 from octavo.kernels.cpu.team import float_bits, kernel_per_format, run
 from octavo.kernels.cpu.vector import FLOAT, splat, store
 
@@ -48,13 +49,6 @@ def _attend_block(keys, values, scores, queries, outputs, rows, place, width):
             for i in range(0, TILE, LANES):
                 store(FLOAT, row, i, splat(ZERO))
     add_values(scores, values, outputs, count, width)
-
-
-@inlined
-def _count_spans(query_start, s, group):
-    """Items of one sequence and KV head."""
-    rows = (read_i32(query_start, s + 1) - read_i32(query_start, s)) * group
-    return (rows + SPAN - 1) // SPAN
 
 
 @kernel_per_format
@@ -105,9 +99,7 @@ def _prefill(format):
             store(FLOAT, padded, i, splat(ZERO))
         s, before = 0, 0  # the item's sequence, and items of those before it
         for item in range(first_item, last_item):
-            while item - before >= _count_spans(query_start, s, group) * num_kv_heads:
-                before += _count_spans(query_start, s, group) * num_kv_heads
-                s += 1
+            s, before = find_run(item, s, before, query_start, group, num_kv_heads, SPAN)
             span, head = divmod(item - before, num_kv_heads)
             start = read_i32(query_start, s)
             num_rows = read_i32(query_start, s + 1) - start

@@ -41,19 +41,13 @@ from octavo.kernels.cpu.packed import TILE, copy_pairs, copy_rows, pair_rows
 from octavo.kernels.cpu.paging import check_paged, find_rows
 from octavo.kernels.cpu.query_columns import chunk_vectors, load_queries, save_outputs
 from octavo.kernels.cpu.softmax import MINUS_INFINITY
+from octavo.kernels.cpu.spans import find_run
 from octavo.kernels.cpu.team import float_bits, kernel_per_format, run
 from octavo.kernels.cpu.vector import FLOAT, format_of, splat, store
 from octavo.kernels.prefix_groups import PrefixGroups
 
 PAIR_WIDTH = 2 * LANES  # head_dim is padded to a multiple of this
 SPAN = 3 * LANES  # rows of an item
-
-
-@inlined
-def _count_spans(group_start, g, heads):
-    """Items of one group and KV head."""
-    rows = (read_i32(group_start, g + 1) - read_i32(group_start, g)) * heads
-    return (rows + SPAN - 1) // SPAN
 
 
 @kernel_per_format
@@ -108,9 +102,7 @@ def _attend_shared(format):
             store(FLOAT, padded, i, splat(ZERO))
         before = 0  # items of this level's groups before g
         for item in range(first_item, last_item):
-            while item - before >= _count_spans(group_start, g, heads) * num_kv_heads:
-                before += _count_spans(group_start, g, heads) * num_kv_heads
-                g += 1
+            g, before = find_run(item, g, before, group_start, heads, num_kv_heads, SPAN)
             span, own = divmod(item - before, num_kv_heads)
             h = own * heads
             start = read_i32(group_start, g)
