@@ -55,7 +55,7 @@ class ManyCall:
         self._timeout.FromNanoseconds(max(round(timeout_s * 1e9), 0))
         self._responses: deque[DecodeResponse] = deque()
         self._end: BaseException | None = None
-        self._news: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
 
     async def write(self, request: DecodeRequest) -> None:
         """Send a message; without effect once the call has ended."""
@@ -78,12 +78,12 @@ class ManyCall:
 
     def take(self, response: DecodeResponse) -> None:
         self._responses.append(response)
-        self._tell()
+        self._news.set()
 
     def end(self, end: BaseException) -> None:
         """How the call ended: StopAsyncIteration, or what its reader shall get."""
         self._end = end
-        self._tell()
+        self._news.set()
 
     def __aiter__(self) -> Self:
         return self
@@ -92,13 +92,9 @@ class ManyCall:
         while not self._responses:
             if self._end is not None:
                 raise self._end
-            self._news = asyncio.get_running_loop().create_future()
-            await self._news
+            self._news.clear()
+            await self._news.wait()
         return self._responses.popleft()
-
-    def _tell(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
 
 
 class _Stream:

@@ -39,7 +39,7 @@ class Run:
         self._routes = routes
         self._timeout_s = timeout_s
         self._unread: list[NewTokens] = []
-        self._news: asyncio.Future[None] | None = None  # while the reader waits
+        self._news = asyncio.Event()  # for a reader that waits
         self._has_ended = False
         self._attempt: Attempt | None = None
         self._is_stopped = False
@@ -72,8 +72,8 @@ class Run:
                 unread, self._unread = self._unread, []
                 yield joined(unread)
             else:
-                self._news = asyncio.get_running_loop().create_future()
-                await self._news
+                self._news.clear()
+                await self._news.wait()
         if self._failure is not None:
             raise self._failure
 
@@ -109,7 +109,7 @@ class Run:
         if not task.cancelled():
             self._failure = task.result()
         self._has_ended = True
-        self._tell()
+        self._news.set()
 
     async def _attempts(self, deadline: asyncio.Timeout) -> None:
         request_id = uuid.uuid4().hex  # the caller's id is never a key between our processes
@@ -146,8 +146,4 @@ class Run:
     def _emit(self, new: NewTokens) -> None:
         if not self._is_stopped:
             self._unread.append(new)
-            self._tell()
-
-    def _tell(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+            self._news.set()

@@ -24,8 +24,8 @@ from typing import Any
 from octavo.cli.child import Child
 from octavo.cli.display import answer, console, prepare_model, show_ready, wait_until_ready
 from octavo.cli.gpus import count_gpus, gpu_environment
-from octavo.engine.core_set import Cores as CoreSet
 from octavo.engine.core_set import (
+    CoreSet,
     allowed_cores,
     format_cores,
     physical_cores,

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -49,15 +50,7 @@ def build_engine(
         tokens = default_step_tokens(model_config, device)
         config = replace(config, max_num_batched_tokens=tokens)
     dtype = choose_dtype(config.dtype, model_config, device)
-    layout = KVLayout(
-        dtype=FP8 if config.kv_dtype == "fp8" else dtype,
-        num_layers=model_config.num_layers,
-        num_kv_heads=model_config.num_kv_heads,
-        head_dim=model_config.head_dim,
-        block_size=config.block_size,
-        model_fingerprint=model_fingerprint(path),
-        quantization=config.quantization or "",
-    )
+    layout = build_layout(config, dtype, model_config, path)
     if kernels is None:
         check_kv_dtype(device, layout.torch_dtype)
     model: Model = load_model(
@@ -93,6 +86,21 @@ def build_engine(
         cores.work_alone()
     runner = ModelRunner(model, kv_cache.kv, policy, cores)
     return Engine(scheduler, runner, kv_cache, model_config, cores)
+
+
+def build_layout(
+    config: EngineConfig, dtype: str, model_config: ModelConfig, path: Path
+) -> KVLayout:
+    """What a block holds; dtype is that of the weights."""
+    return KVLayout(
+        dtype=FP8 if config.kv_dtype == "fp8" else dtype,
+        num_layers=model_config.num_layers,
+        num_kv_heads=model_config.num_kv_heads,
+        head_dim=model_config.head_dim,
+        block_size=config.block_size,
+        model_fingerprint=model_fingerprint(path),
+        quantization=config.quantization or "",
+    )
 
 
 def record_graphs(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-Cores = tuple[int, ...]
+CoreSet = tuple[int, ...]
 
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _SIBLINGS = "cpu{core}/topology/thread_siblings_list"
@@ -17,7 +17,7 @@ CPU_FOLDER = Path("/sys/devices/system/cpu")
 CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 
 
-def parse_cores(text: str) -> Cores:
+def parse_cores(text: str) -> CoreSet:
     """Read a list of numbers and ranges, in ascending order.
 
     Raises:
@@ -47,12 +47,12 @@ def format_cores(cores: Iterable[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def allowed_cores() -> Cores:
+def allowed_cores() -> CoreSet:
     """Every logical core that this process may use; empty where the system does not say."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
-def physical_cores(cores: Iterable[int], folder: Path = CPU_FOLDER) -> Cores:
+def physical_cores(cores: Iterable[int], folder: Path = CPU_FOLDER) -> CoreSet:
     """One logical core of each physical one: two threads of a core share what a kernel needs."""
     chosen: dict[str, int] = {}
     for core in sorted(cores):
@@ -64,7 +64,7 @@ def physical_cores(cores: Iterable[int], folder: Path = CPU_FOLDER) -> Cores:
     return tuple(sorted(chosen.values()))
 
 
-def usable_cores(cores: Iterable[int], quota_file: Path = CPU_QUOTA_FILE) -> Cores:
+def usable_cores(cores: Iterable[int], quota_file: Path = CPU_QUOTA_FILE) -> CoreSet:
     """The first of these cores, as many as the container's share of processor time keeps busy."""
     cores = tuple(cores)
     try:
@@ -74,7 +74,7 @@ def usable_cores(cores: Iterable[int], quota_file: Path = CPU_QUOTA_FILE) -> Cor
         return cores
 
 
-def llm_cores(num_threads: int | None) -> Cores:
+def llm_cores(num_threads: int | None) -> CoreSet:
     """Those of an engine that has this machine for itself, num_threads of them at most.
 
     Raises:
@@ -85,7 +85,7 @@ def llm_cores(num_threads: int | None) -> Cores:
     return usable_cores(physical_cores(allowed_cores()))[:num_threads]
 
 
-def share_cores(cores: Iterable[int], num_prefills: int, num_decodes: int) -> list[Cores]:
+def share_cores(cores: Iterable[int], num_prefills: int, num_decodes: int) -> list[CoreSet]:
     """Cores of each worker, prefill workers first.
 
     Each gets as many as the others, and decode workers the rest. With fewer cores than workers they

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from octavo.engine.core_set import Cores as CoreSet
-from octavo.engine.core_set import allowed_cores, parse_cores
+from octavo.engine.core_set import CoreSet, allowed_cores, parse_cores
 from octavo.engine.cores import AnyCore, Cores
 from octavo.engine.pinned_team import PinnedTeam
 from octavo.kernels.cpu.team import HelperCore

@@ -128,8 +128,7 @@ class _Loader:
         return _Product(self._matrix(weights, precision), bias, precision)
 
     def _matrix(self, names: list[str], precision: str | None) -> torch.Tensor:
-        stored = self.files.load(names[0]).dtype
-        return self._joined(names, self.dtype if precision is None else stored)
+        return self._joined(names, None if precision is None else self.files.load(names[0]).dtype)
 
     def _joined(self, names: list[str], dtype: torch.dtype | None = None) -> torch.Tensor:
         """The tensors one below the other, written straight into their place."""
