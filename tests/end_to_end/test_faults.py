@@ -205,6 +205,7 @@ async def test_no_request_fails_when_redis_dies_or_comes_back_empty(
                     reply = await client.generate(prompt, max_tokens=8, **GREEDY)
                     assert reply.token_ids == expected(llama, prompt, 8)
         async with asyncio.timeout(20):
-            assert await running.has(len(running.token_ids) + 20)
+            # A fast machine may have come to the end by now.
+            assert await running.has(min(len(running.token_ids) + 20, NUM_LONG))
         await running.close()
     await check_alive_and_quiet(processes, llama)
