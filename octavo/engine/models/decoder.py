@@ -93,9 +93,15 @@ class DecoderModel:
         """
         return self.compute(Step.of(batch, *self.angles(batch)), kv)
 
-    def angles(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin of a step, [T, R] float32."""
-        return self._rotary.cos_sin(batch)
+    @property
+    def num_angles(self) -> int:
+        return self._rotary.num_angles
+
+    def angles(
+        self, batch: Batch, out: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin of a step, [T, num_angles] float32; written to `out` if given."""
+        return self._rotary.cos_sin(batch, out)
 
     def compute(self, step: Step, kv: torch.Tensor) -> torch.Tensor:
         """`forward` of a step whose angles are known."""

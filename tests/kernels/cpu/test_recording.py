@@ -1,5 +1,7 @@
 """A recorded step: which memory it uses, what makes it refuse itself, and that it runs again."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -23,9 +25,21 @@ def test_a_block_is_used_again_once_no_view_of_it_is_left() -> None:
     del view
     third = arena.empty((8,), torch.float32)
     assert third.data_ptr() == address
-    third.fill_(2.5)
+    lasting = arena.lasting(third)
     del third
-    assert arena.tensor_at(address, (8,), torch.float32).tolist() == [2.5] * 8
+    fourth = arena.empty((8,), torch.float32)
+    fourth.fill_(2.5)
+    assert fourth.data_ptr() == address and lasting.tolist() == [2.5] * 8
+
+
+def test_a_lasting_tensor_keeps_its_memory() -> None:
+    arena = Arena()
+    lasting = arena.lasting(arena.empty((1000,), torch.float32).fill_(1.5))
+    blocks = [weakref.ref(block) for found in arena._by_size.values() for block in found]
+    del arena
+    assert lasting.tolist() == [1.5] * 1000
+    del lasting
+    assert [reference() for reference in blocks] == [None]
 
 
 def test_a_tensor_of_no_elements_has_a_place_too() -> None:
@@ -43,7 +57,7 @@ def test_noted_calls_run_again_on_other_values(num_helpers: int) -> None:
 
     inputs, sums = x.clone(), residual.clone()
     with Recording(arena) as recording:
-        address = step(inputs, sums).data_ptr()
+        result = arena.lasting(step(inputs, sums))
     assert recording.refusal is None and len(recording.calls) == 3
     program = Program(recording.calls)
     for _ in range(3):
@@ -52,7 +66,7 @@ def test_noted_calls_run_again_on_other_values(num_helpers: int) -> None:
         expected = step(x, residual)
         with team.at_work():
             program.replay(1)
-        assert torch.equal(arena.tensor_at(address, (ROWS, 32), torch.float32), expected)
+        assert torch.equal(result, expected)
     team.close()
 
 
