@@ -19,6 +19,7 @@ from octavo.checkpoint.config import load_config
 from octavo.engine.batch import Batch
 from octavo.engine.kv_cache import KVCache, KVLayout
 from octavo.engine.models import DecoderModel, load_model
+from octavo.engine.models.recorded_step import RecordedModel
 from octavo.kernels.cpu.ops import warm_up
 from octavo.kernels.select import for_device
 
@@ -49,12 +50,13 @@ class BareLoop:
         num_blocks = -(-(context + steps + 1) // BLOCK)
         kv = KVCache(self._layout, rows * num_blocks, CPU).kv
         kv.normal_()
+        model = RecordedModel(self._model, kv, max_num_seqs=rows, max_model_len=num_blocks * BLOCK)
         tables = torch.arange(rows * num_blocks, dtype=torch.int32).view(rows, num_blocks)
         batch = self._batch(tables, context)
         seconds = []
         for _ in range(steps):
             begin = time.perf_counter()
-            token_ids = self._model.forward(batch, kv).argmax(dim=-1)
+            token_ids = model.forward(batch, kv).argmax(dim=-1)
             batch = replace(self._batch(tables, int(batch.seq_lens[0])), token_ids=token_ids)
             seconds.append(time.perf_counter() - begin)
         return seconds

@@ -5,14 +5,18 @@ the next: sampling, commit, telling the event loop, scheduling, building the bat
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from octavo.engine.batch import Batch
 from octavo.engine.models import DecoderModel
+from octavo.engine.models.recorded_step import RecordedModel
+
+Forward = Callable[[Any, Batch, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +36,24 @@ class ForwardProbe:
 
     def __init__(self) -> None:
         self.passes: list[Pass] = []
+        self._originals = {kind: kind.forward for kind in (DecoderModel, RecordedModel)}
+        self._is_inside = False  # a recorded model hands prompts on to its decoder
 
     def __enter__(self) -> Self:
-        original = self._original = DecoderModel.forward
+        for kind, original in self._originals.items():
+            kind.forward = self._noting(original)
+        return self
 
-        def forward(model: DecoderModel, batch: Batch, kv: torch.Tensor) -> torch.Tensor:
+    def _noting(self, original: Forward) -> Forward:
+        def forward(model: Any, batch: Batch, kv: torch.Tensor) -> torch.Tensor:
+            if self._is_inside:
+                return original(model, batch, kv)
+            self._is_inside = True
             cpu_begin, begin = time.thread_time(), time.perf_counter()
-            logits = original(model, batch, kv)
+            try:
+                logits = original(model, batch, kv)
+            finally:
+                self._is_inside = False
             self.passes.append(
                 Pass(
                     batch.num_decodes,
@@ -51,8 +66,7 @@ class ForwardProbe:
             )
             return logits
 
-        DecoderModel.forward = forward  # type: ignore[method-assign]
-        return self
+        return forward
 
     def __exit__(
         self,
@@ -60,7 +74,8 @@ class ForwardProbe:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        DecoderModel.forward = self._original  # type: ignore[method-assign]
+        for kind, original in self._originals.items():
+            kind.forward = original
 
     @property
     def model_cpu_s(self) -> float:

@@ -14,6 +14,16 @@ import torch
 from octavo.kernels.prefix_groups import PrefixGroups
 
 
+def embed(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Rows of weight [vocab_size, H] by token_ids [T] int64. Returns [T, H]."""
+    return torch.nn.functional.embedding(token_ids, weight)
+
+
+def to_float32(x: torch.Tensor) -> torch.Tensor:
+    """x, or its values in float32. x: contiguous, of any shape."""
+    return x.float()
+
+
 def store_kv(
     key: torch.Tensor, value: torch.Tensor, kv_layer: torch.Tensor, slot_mapping: torch.Tensor
 ) -> None:

@@ -33,6 +33,10 @@ class UnsupportedKvDtype(ValueError):
 class Kernels(Protocol):
     """What a model's forward pass calls; kernels/reference.py says what each one computes."""
 
+    def embed(self, token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor: ...
+
+    def to_float32(self, x: torch.Tensor) -> torch.Tensor: ...
+
     def rotary_store_kv(
         self,
         query: torch.Tensor,

@@ -8,6 +8,7 @@ import torch
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import unpacked
+from octavo.kernels.cpu.recording import empty
 from octavo.kernels.cpu.team import kernel_per_format, run
 from octavo.kernels.cpu.vector import (
     add,
@@ -60,7 +61,7 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     rows, both = gate_up.shape
     size, dtype = both // 2, gate_up.dtype
     code = _silu_mul(dtype)
-    out = gate_up.new_empty((rows, size))
+    out = empty((rows, size), dtype)
     item = gate_up.element_size()
     args = (gate_up.data_ptr(), gate_up.stride(0) * item, out.data_ptr(), size, item)
     run(code, args, rows, CHUNK // size + 1)

@@ -28,6 +28,7 @@ from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, float_of, give_back, read_i32, unpacked
 from octavo.kernels.cpu.paging import check_paged, fetch_rows, find_rows, take_rows
+from octavo.kernels.cpu.recording import empty
 from octavo.kernels.cpu.softmax import softmax
 from octavo.kernels.cpu.team import float_bits, kernel_per_format, run
 from octavo.kernels.cpu.tiles import MAX_HEADS, add_weighted_rows, arrange, restore, score_rows
@@ -221,12 +222,10 @@ def attend_rows(
     num_seqs, num_heads, head_dim = query.shape
     _, _, num_kv_heads, block_size, _ = kv_layer.shape
     item = query.element_size()
-    out = torch.empty(query.shape, dtype=query.dtype)
+    out = empty(tuple(query.shape), query.dtype)
     query_seq, query_head, _ = query.stride()
     parts = num_kv_heads if num_seqs < FEW_SEQUENCES else 1
     num_items = num_seqs * parts
-    longest = max(block_tables.shape[1], 1) * block_size
-    grain = max(1, CHUNK_TOKENS * parts // longest)
     run(
         _decode(query.dtype),
         (
@@ -251,6 +250,7 @@ def attend_rows(
             parts,
         ),
         num_items,
-        grain,
+        CHUNK_TOKENS * parts // block_size,
+        max(block_tables.shape[1], 1),
     )
     return out

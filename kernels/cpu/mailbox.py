@@ -77,10 +77,12 @@ def _go_alone(mailbox):
     store_number(mailbox + REST, penalty)
 
 
-@jit
-def run_kernel(mailbox, kernel, args, num_items, grain):
-    """Call the kernel for items 0 .. num_items - 1, by all who listen at `mailbox` (0 for none)."""
-    address = on_stack(args)
+@inlined
+def hand_out(mailbox, kernel, address, num_items, grain):
+    """Call the kernel for items 0 .. num_items - 1, by all who listen at `mailbox` (0 for none).
+
+    address: of its arguments.
+    """
     if mailbox == 0 or num_items <= grain or load_number(mailbox + PRESENT) == 0:
         if num_items > 0:
             call_kernel(kernel, address, 0, num_items)
@@ -101,6 +103,12 @@ def run_kernel(mailbox, kernel, args, num_items, grain):
         spins = _wait(spins)
         if spins == STALL:
             _go_alone(mailbox)
+
+
+@jit
+def run_kernel(mailbox, kernel, args, num_items, grain):
+    """`hand_out` of arguments in a tuple."""
+    hand_out(mailbox, kernel, on_stack(args), num_items, grain)
 
 
 @jit

@@ -8,6 +8,7 @@ import torch
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import float_of, unpacked
+from octavo.kernels.cpu.recording import empty
 from octavo.kernels.cpu.team import float_bits, kernel_per_format, run
 from octavo.kernels.cpu.vector import (
     add,
@@ -95,7 +96,7 @@ def _launch(
 ) -> torch.Tensor:
     dtype, item = x.dtype, x.element_size()
     code = _rms_norm(dtype)
-    out = x.new_empty(x.shape)
+    out = empty(tuple(x.shape), dtype)
     *outer, size = x.shape
     *strides, _ = x.stride()
     inner = outer[-1] if outer else 1

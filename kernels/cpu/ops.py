@@ -9,10 +9,13 @@ import torch
 
 from octavo.kernels.cpu.activation import silu_mul
 from octavo.kernels.cpu.decode import decode_attention
+from octavo.kernels.cpu.embedding import embed, to_float32
 from octavo.kernels.cpu.linear import pack_linear
 from octavo.kernels.cpu.norm import add_rms_norm, rms_norm
 from octavo.kernels.cpu.prefill import prefill_attention
+from octavo.kernels.cpu.program import Program
 from octavo.kernels.cpu.rotary import rotary
+from octavo.kernels.cpu.rotary_store import rotary_store_kv
 from octavo.kernels.cpu.shared import grouped_decode_attention
 from octavo.kernels.cpu.softmax_weights import weigh
 from octavo.kernels.cpu.store import store_kv
@@ -21,6 +24,7 @@ from octavo.kernels.prefix_groups import PrefixGroups
 __all__ = [
     "add_rms_norm",
     "decode_attention",
+    "embed",
     "grouped_decode_attention",
     "pack_linear",
     "prefill_attention",
@@ -29,27 +33,9 @@ __all__ = [
     "rotary_store_kv",
     "silu_mul",
     "store_kv",
+    "to_float32",
     "warm_up",
 ]
-
-
-def rotary_store_kv(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    kv_layer: torch.Tensor,
-    slot_mapping: torch.Tensor,
-    norms: tuple[torch.Tensor, torch.Tensor] | None = None,
-    eps: float = 0.0,
-) -> torch.Tensor:
-    """As `reference.rotary_store_kv`."""
-    if norms is not None:
-        query, key = rms_norm(query, norms[0], eps), rms_norm(key, norms[1], eps)
-    rotary(query, key, cos, sin)
-    store_kv(key, value, kv_layer, slot_mapping)
-    return query
 
 
 def warm_up(dtype: torch.dtype) -> None:
@@ -60,8 +46,8 @@ def warm_up(dtype: torch.dtype) -> None:
     query_start = torch.tensor([0, 1], dtype=torch.int32)
     angles = torch.zeros(1, 8)
     row, weight = head.view(1, 16), torch.ones(16, dtype=dtype)
-    rotary(head, head, angles, angles)
-    store_kv(head, head, kv_layer, torch.zeros(1, dtype=torch.int64))
+    slot = torch.zeros(1, dtype=torch.int64)
+    rotary_store_kv(head, head, head, angles, angles, kv_layer, slot)
     decode_attention(head, kv_layer, table, length, 1.0)
     prefill_attention(head, kv_layer, table, length, query_start, 1.0)
     weigh(np.zeros(1, dtype=np.float32), 0.0, 1.0)
@@ -70,3 +56,6 @@ def warm_up(dtype: torch.dtype) -> None:
     grouped_decode_attention(head, kv_layer, table, length, groups, 1.0)
     add_rms_norm(row, rms_norm(row, weight, 1e-5), weight, 1e-5)
     silu_mul(row)
+    to_float32(embed(slot, row))
+    # Nothing is handed out: a recorded step is one call of this.
+    Program(()).replay(1)

@@ -29,6 +29,7 @@ from octavo.kernels.cpu.float_panel import (
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, give_back, unpacked
+from octavo.kernels.cpu.recording import empty
 from octavo.kernels.cpu.team import kernel_per_format, run
 from octavo.kernels.cpu.vector import FLOAT, add, load, load_some, store, store_some
 
@@ -174,7 +175,7 @@ class PanelLinear:
                 f"x must be [T, {self._depth}] {self._dtype}, got {list(x.shape)} {x.dtype}"
             )
         x = x if x.stride(1) == 1 else x.contiguous()
-        out = x.new_empty((num_rows, self._size))
+        out = empty((num_rows, self._size), self._dtype)
         split = _split(num_rows, depth, self._weight.shape[0])
         item = self._item_bytes
         rows = (x.data_ptr(), x.stride(0) * item, num_rows, depth)

@@ -27,6 +27,7 @@ from octavo.kernels.cpu.byte_rows import quantize_row, row_bytes
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, give_back, unpacked
+from octavo.kernels.cpu.recording import empty
 from octavo.kernels.cpu.team import Kernel, kernel_per_format, run
 from octavo.kernels.cpu.vector import FLOAT, add, load, mul, store, store_some
 
@@ -138,8 +139,8 @@ class QuantizedLinear:
         if x.dtype != self._dtype or x.shape[1] != depth:
             raise TypeError(f"x must be [T, {depth}] {self._dtype}, got {list(x.shape)} {x.dtype}")
         x = x if x.stride(1) == 1 else x.contiguous()
-        out = torch.empty((num_rows, size), dtype=self._dtype)
-        rows = torch.empty(num_rows * self._stride, dtype=torch.uint8)
+        out = empty((num_rows, size), self._dtype)
+        rows = empty((num_rows * self._stride,), torch.uint8)
         source = (x.data_ptr(), x.stride(0) * x.itemsize, depth, self._groups, rows.data_ptr())
         run(self._quantize, source, num_rows, ROWS_AT_ONCE)
         inputs = (rows.data_ptr(), num_rows, self._block, self._groups, *self._weight)

@@ -17,6 +17,7 @@ from octavo.kernels.cpu.vector import (
     sub,
 )
 
+NUM_ARGS = 14
 CHUNK = 65536  # elements that are taken at once, some 15 us
 
 
@@ -42,33 +43,49 @@ def _rotate_heads(format, x, num_heads, head_stride, angles, half, item_bytes):
             store_some(format, second, whole, rest, add(mul(b, c), mul(a, s)))
 
 
+@inlined
+def rotate_token(format, args, t):
+    """Query and key of token t; args: see rotary_args."""
+    query, query_heads, query_token, query_head = unpacked(args, 4)
+    key, key_heads, key_token, key_head = unpacked(args + 4 * 8, 4)
+    cos, cos_stride, sin, sin_stride, half, item = unpacked(args + 8 * 8, 6)
+    angles = cos + t * cos_stride, sin + t * sin_stride
+    source = query + t * query_token
+    _rotate_heads(format, source, query_heads, query_head, angles, half, item)
+    source = key + t * key_token
+    _rotate_heads(format, source, key_heads, key_head, angles, half, item)
+
+
 @kernel_per_format
 def _rotary(format):
     def rotary(args, first, last):
-        """Of query and key: (address, heads, token stride, head stride); strides in bytes."""
-        query, query_heads, query_token, query_head = unpacked(args, 4)
-        key, key_heads, key_token, key_head = unpacked(args + 4 * 8, 4)
-        cos, cos_stride, sin, sin_stride, half, item = unpacked(args + 8 * 8, 6)
         for t in range(first, last):
-            angles = cos + t * cos_stride, sin + t * sin_stride
-            source = query + t * query_token
-            _rotate_heads(format, source, query_heads, query_head, angles, half, item)
-            source = key + t * key_token
-            _rotate_heads(format, source, key_heads, key_head, angles, half, item)
+            rotate_token(format, args, t)
 
     return rotary
 
 
 def rotary(query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     """As `reference.rotary`; head_dim is contiguous in query and key, R in cos and sin."""
-    code = _rotary(query.dtype)
+    args = rotary_args(query, key, cos, sin)
+    run(_rotary(query.dtype), args, len(query), tokens_at_once(query))
+
+
+def tokens_at_once(query: torch.Tensor) -> int:
+    """Of [T, num_heads, head_dim]."""
+    return CHUNK // (query.shape[1] * query.shape[2]) + 1
+
+
+def rotary_args(
+    query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[int, ...]:
+    """Of query and key: (address, heads, token stride, head stride); strides in bytes."""
     item = query.element_size()
-    num_tokens, query_heads, head_dim = query.shape
     query_token, query_head, _ = query.stride()
     key_token, key_head, _ = key.stride()
-    args = (
+    return (
         query.data_ptr(),
-        query_heads,
+        query.shape[1],
         query_token * item,
         query_head * item,
         key.data_ptr(),
@@ -82,4 +99,3 @@ def rotary(query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch
         cos.shape[1],
         item,
     )
-    run(code, args, num_tokens, CHUNK // (query_heads * head_dim) + 1)

@@ -25,6 +25,10 @@ goes: an item's result must not depend on which items are taken along. A kernel 
 
 A core may be lent by another process. Whoever owns it sets `wanted` and waits until `borrowed` is
 0; the helper leaves between two chunks, and stays away until `at_work` finds `wanted` at 0 again.
+A launcher is no more than the packing of arguments: it takes memory by `recording.empty`, calls
+`run`, and uses nothing of torch that computes. Then a step's calls can be recorded (recording.py)
+and made again without any launcher (program.py).
+
 Only the thread that is inside `at_work` uses its team; all others work alone, as does everybody
 where a team has no helpers, at the price of a direct call. A helper that another program keeps from
 running is waited for once, then left alone for some steps (mailbox.py).
@@ -46,6 +50,7 @@ from numba.core import types
 
 from octavo.kernels.cpu import mailbox as mail
 from octavo.kernels.cpu.jit import c_function
+from octavo.kernels.cpu.recording import note
 from octavo.kernels.cpu.vector import format_of
 
 CACHE_LINE = 64
@@ -97,12 +102,23 @@ _here = _Here()
 
 
 def mailbox() -> int:
-    """For a launcher's own jit function that calls `mailbox.run_kernel` several times."""
+    """For code that hands out several kernels at once; see program.py."""
     return _here.mailbox
 
 
-def run(kernel: Kernel, args: tuple[int, ...], num_items: int, grain: int) -> None:
-    """Call kernel for all items, on this thread and its helpers; returns when all is done."""
+def run(
+    kernel: Kernel, args: tuple[int, ...], num_items: int, grain: int, num_columns: int = 0
+) -> None:
+    """Call kernel for all items, on this thread and its helpers; returns when all is done.
+
+    Args:
+        grain: items of a chunk; where num_columns is given, those of one column.
+        num_columns: of the block tables that the kernel reads, if its items are the longer the
+            more columns there are. A recorded call is made with the columns of each step.
+    """
+    note(kernel, args, num_items, grain, num_columns > 0)
+    if num_columns > 0:
+        grain = max(1, grain // num_columns)
     mail.run_kernel(_here.mailbox, kernel.address, args, num_items, grain)
 
 

@@ -7,14 +7,17 @@ from octavo.kernels.gpu.rms_norm import add_rms_norm, rms_norm
 from octavo.kernels.gpu.rotary_store import rotary_store_kv
 from octavo.kernels.gpu.shared_attention import grouped_decode_attention
 from octavo.kernels.gpu.silu_mul import silu_mul
+from octavo.kernels.reference import embed, to_float32  # torch's own are single kernels
 
 __all__ = [
     "add_rms_norm",
     "decode_attention",
+    "embed",
     "grouped_decode_attention",
     "pack_linear",
     "prefill_attention",
     "rms_norm",
     "rotary_store_kv",
     "silu_mul",
+    "to_float32",
 ]

@@ -17,7 +17,7 @@ from octavo.engine.engine import Engine
 from octavo.engine.kv_cache import FP8, KVCache, KVLayout, torch_dtype
 from octavo.engine.limits import Limits
 from octavo.engine.model_runner import Model, ModelRunner
-from octavo.engine.models import load_model
+from octavo.engine.models import DecoderModel, load_model
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.shared_prefixes import policy_for
@@ -53,7 +53,7 @@ def build_engine(
     layout = build_layout(config, dtype, model_config, path)
     if kernels is None:
         check_kv_dtype(device, layout.torch_dtype)
-    model: Model = load_model(
+    decoder = load_model(
         path,
         dtype=torch_dtype(dtype),
         device=device,
@@ -65,7 +65,7 @@ def build_engine(
         from octavo.kernels.cpu.ops import warm_up
 
         warm_up(torch_dtype(dtype))  # the first request must not wait for a compiler
-    num_blocks = choose_num_blocks(config, layout, model, device)
+    num_blocks = choose_num_blocks(config, layout, decoder, device)
     kv_cache = KVCache(layout, num_blocks, device)
     scheduler = build_scheduler(config, layout, num_blocks, model_config.max_position_embeddings)
     logger.info(
@@ -80,8 +80,11 @@ def build_engine(
     )
     heads_per_row = model_config.num_heads // model_config.num_kv_heads
     policy = policy_for(device, torch_dtype(dtype), heads_per_row)
+    model: Model = decoder
     if device.type == "cuda" and config.cuda_graphs:
-        model = record_graphs(model, kv_cache, scheduler, model_config.vocab_size)
+        model = record_graphs(decoder, kv_cache, scheduler, model_config.vocab_size)
+    elif device.type == "cpu" and kernels is None:
+        model = record_steps(decoder, kv_cache, scheduler)
     if cores is not None and not _is_shared(layout, device):
         cores.work_alone()
     runner = ModelRunner(model, kv_cache.kv, policy, cores)
@@ -118,6 +121,18 @@ def record_graphs(
     num_graphs = graphed.record_ahead(RECORD_AHEAD_S)
     logger.info("%d CUDA graphs recorded ahead", num_graphs)
     return graphed
+
+
+def record_steps(decoder: DecoderModel, kv_cache: KVCache, scheduler: Scheduler) -> Model:
+    """The model with its decode steps recorded as they come up."""
+    from octavo.engine.models.recorded_step import RecordedModel
+
+    return RecordedModel(
+        decoder,
+        kv_cache.kv,
+        max_num_seqs=scheduler.limits.max_num_seqs,
+        max_model_len=scheduler.limits.max_model_len,
+    )
 
 
 def build_scheduler(

@@ -5,7 +5,9 @@
                  norm -> gate, up -> silu * -> down  ----------------------------------+-> residual
     rows of logit_rows --norm--> head --> logits [num_sampled, vocab_size] float32
 
-What costs time is one of the injected kernels; what is left here is their order.
+What costs time is one of the injected kernels; what is left here is their order. A step is its
+batch and the angles of its positions; from there on nothing but kernels and views of their results
+takes part where every row is a decode row (recorded_step.py replays such steps).
 """
 
 from collections.abc import Callable
@@ -43,7 +45,7 @@ class DecoderWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """What all layers of one step share: the batch, its angles, and its prefill part."""
 
     batch: Batch
@@ -52,6 +54,18 @@ class _Step:
     prefill_tables: torch.Tensor  # [S - num_decodes, max_blocks]
     prefill_lens: torch.Tensor  # [S - num_decodes]
     prefill_start: torch.Tensor  # [S - num_decodes + 1], from 0
+
+    @classmethod
+    def of(cls, batch: Batch, cos: torch.Tensor, sin: torch.Tensor) -> "Step":
+        start = batch.num_decodes
+        return cls(
+            batch=batch,
+            cos=cos,
+            sin=sin,
+            prefill_tables=batch.block_tables[start:],
+            prefill_lens=batch.seq_lens[start:],
+            prefill_start=batch.query_start[start:] - start,
+        )
 
 
 class DecoderModel:
@@ -77,43 +91,45 @@ class DecoderModel:
         kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim].
         Returns [num_sampled, vocab_size] float32.
         """
+        return self.compute(Step.of(batch, *self.angles(batch)), kv)
+
+    @property
+    def num_angles(self) -> int:
+        return self._rotary.num_angles
+
+    def angles(
+        self, batch: Batch, out: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin of a step, [T, num_angles] float32; written to `out` if given."""
+        return self._rotary.cos_sin(batch, out)
+
+    def compute(self, step: Step, kv: torch.Tensor) -> torch.Tensor:
+        """`forward` of a step whose angles are known."""
         weights, eps, kernels = self._weights, self.config.rms_norm_eps, self._kernels
-        step = self._prepare(batch)
-        residual = torch.nn.functional.embedding(batch.token_ids, weights.embed)
+        residual = kernels.embed(step.batch.token_ids, weights.embed)
         normed = kernels.rms_norm(residual, weights.layers[0].input_norm, eps)
         last = len(weights.layers) - 1
         for index, layer in enumerate(weights.layers):
             query = self._project(layer, normed, kv[:, index], step)
             window = self.config.sliding_windows[index]
             attended = self._attend(query, kv[:, index], step, window)
-            if index == last:
+            rows = step.batch.logit_rows
+            if index == last and len(rows) < len(residual):
                 # Past the last attention no row needs its neighbours: keep those asked for. A chunk
                 # from the middle of a prompt has none, its KV was all that counted.
-                if len(batch.logit_rows) == 0:
+                if len(rows) == 0:
                     return residual.new_empty((0, self.config.vocab_size), dtype=torch.float32)
-                attended, residual = attended[batch.logit_rows], residual[batch.logit_rows]
+                attended, residual = attended[rows], residual[rows]
             normed, residual = kernels.add_rms_norm(
                 layer.o(attended), residual, layer.post_attention_norm, eps
             )
             output = layer.down(kernels.silu_mul(layer.gate_up(normed)))
             norm = weights.norm if index == last else weights.layers[index + 1].input_norm
             normed, residual = kernels.add_rms_norm(output, residual, norm, eps)
-        return weights.head(normed).float()
-
-    def _prepare(self, batch: Batch) -> _Step:
-        cos, sin = self._rotary.cos_sin(batch)
-        start = batch.num_decodes
-        return _Step(
-            batch=batch,
-            cos=cos,
-            sin=sin,
-            prefill_tables=batch.block_tables[start:],
-            prefill_lens=batch.seq_lens[start:],
-            prefill_start=batch.query_start[start:] - start,
-        )
+        return kernels.to_float32(weights.head(normed))
 
     def _project(
-        self, layer: LayerWeights, normed: torch.Tensor, kv_layer: torch.Tensor, step: _Step
+        self, layer: LayerWeights, normed: torch.Tensor, kv_layer: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """Store the step's keys and values; return its queries, [T, num_heads, head_dim]."""
         config = self.config
@@ -134,7 +150,7 @@ class DecoderModel:
         )
 
     def _attend(
-        self, query: torch.Tensor, kv_layer: torch.Tensor, step: _Step, window: int
+        self, query: torch.Tensor, kv_layer: torch.Tensor, step: Step, window: int
     ) -> torch.Tensor:
         """Attention of decode rows, then of prefill rows: [T, num_heads * head_dim]."""
         batch, parts = step.batch, []

@@ -31,13 +31,26 @@ class Rotary:
         self._inv_freq = inv_freq.to(device)
         self._exponents = _exponents(head_dim).to(device)
 
-    def cos_sin(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both [T, R] float32, attention scaling (yarn) included."""
+    @property
+    def num_angles(self) -> int:
+        """R."""
+        return len(self._inv_freq)
+
+    def cos_sin(
+        self, batch: Batch, out: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both [T, R] float32, attention scaling (yarn) included; written to `out` if given."""
         positions = batch.positions.to(torch.float32)[:, None]
         angles = positions * (
             self._dynamic_inv_freq(batch) if self._config.is_length_dependent else self._inv_freq
         )
-        return angles.cos() * self._scaling, angles.sin() * self._scaling
+        cos, sin = out or (torch.empty_like(angles), torch.empty_like(angles))
+        torch.cos(angles, out=cos)
+        torch.sin(angles, out=sin)
+        if self._scaling != 1.0:
+            cos.mul_(self._scaling)
+            sin.mul_(self._scaling)
+        return cos, sin
 
     def _dynamic_inv_freq(self, batch: Batch) -> torch.Tensor:
         """[T, R], each row by the length of its own sequence."""

@@ -61,6 +61,44 @@ def test_rotary_turns_query_and_key_in_place(head_dim: int, half: int, dtype: to
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_norms", [False, True])
+def test_rotation_and_store_in_one_pass_agree_with_the_reference(
+    has_norms: bool, dtype: torch.dtype
+) -> None:
+    got, got_kv = torch.randn(6, 15, 80).to(dtype), torch.zeros(5, 3, 2, 3, 8, 80, dtype=dtype)
+    expected, expected_kv = got.clone(), got_kv.clone()
+    norms = (torch.randn(80).to(dtype), torch.randn(80).to(dtype)) if has_norms else None
+    cos, sin = torch.randn(6, 40), torch.randn(6, 40)
+    slots = torch.tensor([39, -1, 0, 8, -1, 23])
+
+    def apply(kernels: object, fused: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+        heads = fused[:, :9], fused[:, 9:12], fused[:, 12:]
+        rotary_store_kv = kernels.rotary_store_kv  # type: ignore[attr-defined]
+        queries = rotary_store_kv(*heads, cos, sin, kv[:, 1], slots, norms, 1e-6)
+        assert isinstance(queries, torch.Tensor)
+        return queries
+
+    assert_near(apply(ops, got, got_kv), apply(reference, expected, expected_kv))
+    assert_near(got_kv, expected_kv)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_tokens_are_embedded_and_logits_widened_as_they_are(size: int, dtype: torch.dtype) -> None:
+    weight, token_ids = torch.randn(11, size).to(dtype), torch.tensor([10, 0, 3, 3])
+    rows = ops.embed(token_ids, weight)
+    assert torch.equal(rows, reference.embed(token_ids, weight))
+    wide = torch.randn(5, 20_011).to(dtype)
+    assert torch.equal(ops.to_float32(wide), reference.to_float32(wide))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_token_without_an_embedding_gives_no_numbers(dtype: torch.dtype) -> None:
+    rows = ops.embed(torch.tensor([7, 1, -1]), torch.ones(7, 100, dtype=dtype))
+    assert rows.isnan().all(dim=1).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_keys_and_values_land_in_their_slots_and_nowhere_else(dtype: torch.dtype) -> None:
     fused = torch.randn(6, 10, 80).to(dtype)
     got = torch.randn(5, 3, 2, 2, 8, 80).to(dtype)
