@@ -67,7 +67,7 @@ class ManyCalls:
     def __init__(self, context: ManyContext, handler: DecodeHandler) -> None:
         self._context = context
         self._handler = handler
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, Call] = {}
         self._items: list[Item] = []
         self._has_items = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -82,7 +82,7 @@ class ManyCalls:
         elif call is not None:
             call.requests.put_nowait(item.request)
         elif item.request.HasField("start"):
-            call = self._calls[item.call] = _Call(self, item)
+            call = self._calls[item.call] = Call(self, item)
             call.requests.put_nowait(item.request)
             call.start(self._handler)
         # Anything else is meant for a call that has just ended.
@@ -93,6 +93,10 @@ class ManyCalls:
         self._has_items.set()
         if len(self._items) >= MAX_UNSENT:
             self._has_room.clear()
+
+    @property
+    def has_room(self) -> bool:
+        return self._has_room.is_set()
 
     async def wait_for_room(self) -> None:
         await self._has_room.wait()
@@ -119,7 +123,7 @@ class ManyCalls:
         await asyncio.gather(*(call.task for call in self._calls.values()), return_exceptions=True)
 
 
-class _Call:
+class Call:
     """One call; the context of its handler."""
 
     def __init__(self, calls: ManyCalls, item: DecodeManyRequest.Item) -> None:
@@ -147,6 +151,13 @@ class _Call:
     async def write(self, message: DecodeResponse) -> None:
         await self._calls.wait_for_room()
         self._calls.put(Item(call=self._id, response=message))
+
+    def write_now(self, message: DecodeResponse) -> bool:
+        """Write without waiting; False if there is no room."""
+        if not self._calls.has_room:
+            return False
+        self._calls.put(Item(call=self._id, response=message))
+        return True
 
     def time_remaining(self) -> float | None:
         """Seconds until the call's time is over; None if it has no end."""
