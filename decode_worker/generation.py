@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
 
 from octavo.decode_worker.prompt_pull import PromptPull
@@ -15,6 +16,10 @@ from octavo.worker.stream_scope import StreamScope
 from octavo.worker.token_delta import token_delta
 
 
+# Writes tokens from an output index on without waiting; False if that cannot be done now.
+WriteTokens = Callable[[int, Ids[int]], bool]
+
+
 class StoppedEarly(Exception):
     """The router matched a stop string: what was sent is all there is."""
 
@@ -25,7 +30,7 @@ class Generation:
 
     seq: Sequence
     write: Write[worker_pb2.DecodeResponse]
-    write_now: Callable[[worker_pb2.DecodeResponse], bool]  # False: it has to wait
+    write_tokens: WriteTokens
     arrived: float
     transfer_s: float = 0.0
     computed_s: float = 0.0
@@ -84,18 +89,14 @@ class Generation:
         is_last = output.finish_reason is not None or output.error is not None
         if is_last or output.num_cached_tokens is not None or self._lacks_computed_s:
             return False
-        return not output.token_ids or self.write_now(_tokens(output))
+        return not output.token_ids or self.write_tokens(output.first_index, output.token_ids)
 
     async def _write_tokens(self, output: SequenceOutput) -> None:
         if self._lacks_computed_s:
             self.computed_s = time.monotonic() - self.seq.admitted_at
-        await self.write(_tokens(output))
+        delta = token_delta(output.first_index, output.token_ids, output.finish_reason)
+        await self.write(worker_pb2.DecodeResponse(tokens=delta))
 
     @property
     def _lacks_computed_s(self) -> bool:
         return not self.seq.is_pulled and self.computed_s == 0.0
-
-
-def _tokens(output: SequenceOutput) -> worker_pb2.DecodeResponse:
-    delta = token_delta(output.first_index, output.token_ids, output.finish_reason)
-    return worker_pb2.DecodeResponse(tokens=delta)

@@ -9,6 +9,7 @@ Stop -----------------------------------------------^
 import asyncio
 import logging
 import time
+from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
 from octavo.decode_worker.generation import Generation
@@ -77,10 +78,10 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
         context: DecodeContext,
         arrived: float,
     ) -> None:
-        # A stream of its own has no place to put a message but on the wire.
-        write_now = context.write_now if isinstance(context, Call) else _has_to_wait
+        # A stream of its own has no place for tokens but the wire, which may make them wait.
+        write_tokens = context.write_tokens if isinstance(context, Call) else _never
         write = attempt.writer(DECODE, context.write)
-        generation = Generation(seq, write, write_now, arrived)
+        generation = Generation(seq, write, write_tokens, arrived)
         reader = asyncio.create_task(_read_stops(context, generation, attempt))
         try:
             with self.puller.pull(seq, start) as pull:
@@ -120,7 +121,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
             )
 
 
-def _has_to_wait(message: worker_pb2.DecodeResponse) -> bool:
+def _never(first_index: int, token_ids: Ids[int]) -> bool:
     return False
 
 

@@ -85,8 +85,8 @@ def find_groups(
 
     tables: [S, max_blocks]; seq_lens: [S], the newest token included, whose block is never shared.
     """
-    if math.isinf(policy.fixed):
-        return []
+    if math.isinf(policy.fixed) or len(set(tables[:, 0].tolist())) == len(tables):
+        return []  # no group pays, or no two rows begin with one block
     num_full = ((seq_lens - 1) // block_size).tolist()
     found: list[Group] = []
     # (rows that agree in all columns before `column`, first column not in a group, column, level)
