@@ -3,7 +3,7 @@
     token_ids --embed--> residual [T, H]
     each layer:  norm -> qkv -> (q, k norm) rotary store_kv -> attention -> o  --------+
                  norm -> gate, up -> silu * -> down  ----------------------------------+-> residual
-    rows of logit_rows --norm--> head --> logits [num_sampled, vocab_size] float32
+    rows of logit_rows --norm--> head --> logits [num_sampled, vocab_size]
 
 What costs time is one of the injected kernels; what is left here is their order. A step is its
 batch and the angles of its positions; from there on nothing but kernels and views of their results
@@ -89,7 +89,7 @@ class DecoderModel:
         """Store the step's KV and return the logits of its logit_rows.
 
         kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim].
-        Returns [num_sampled, vocab_size] float32.
+        Returns [num_sampled, vocab_size] in the dtype of the residual.
         """
         return self.compute(Step.of(batch, *self.angles(batch)), kv)
 
@@ -118,7 +118,7 @@ class DecoderModel:
                 # Past the last attention no row needs its neighbours: keep those asked for. A chunk
                 # from the middle of a prompt has none, its KV was all that counted.
                 if len(rows) == 0:
-                    return residual.new_empty((0, self.config.vocab_size), dtype=torch.float32)
+                    return residual.new_empty((0, self.config.vocab_size))
                 attended, residual = attended[rows], residual[rows]
             normed, residual = kernels.add_rms_norm(
                 layer.o(attended), residual, layer.post_attention_norm, eps
@@ -126,7 +126,7 @@ class DecoderModel:
             output = layer.down(kernels.silu_mul(layer.gate_up(normed)))
             norm = weights.norm if index == last else weights.layers[index + 1].input_norm
             normed, residual = kernels.add_rms_norm(output, residual, norm, eps)
-        return kernels.to_float32(weights.head(normed))
+        return weights.head(normed)
 
     def _project(
         self, layer: LayerWeights, normed: torch.Tensor, kv_layer: torch.Tensor, step: Step
