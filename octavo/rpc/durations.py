@@ -8,3 +8,8 @@ def duration(seconds: float) -> Duration:
     message = Duration()
     message.FromNanoseconds(max(0, round(seconds * 1e9)))
     return message
+
+
+def seconds_of(message: Duration) -> float:
+    """The length of time that a message holds."""
+    return message.ToNanoseconds() / 1e9
