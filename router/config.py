@@ -48,6 +48,10 @@ class RouterConfig:
         "Ends a request whose deadline is later, or that has none.",
         default=600.0,
     )
+    stream_interval_s: float = setting(
+        "Shortest time between two messages of a stream; tokens in between share one. 0: none.",
+        default=0.005,
+    )
     slow_reader_s: float = setting(
         "Ends a request whose client takes nothing for so long.",
         default=30.0,
@@ -95,7 +99,7 @@ class RouterConfig:
         ):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("drain_timeout_s", "decode_sequence_weight"):
+        for name in ("drain_timeout_s", "stream_interval_s", "decode_sequence_weight"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         limit = self.local_prefill_max_tokens

@@ -18,6 +18,7 @@ from octavo.inference.v1.inference_pb2 import (
 )
 from octavo.router.admission import Admission
 from octavo.router.model import ServedModel
+from octavo.router.pace import Pace
 from octavo.router.report import RunReport
 from octavo.router.request import Request
 from octavo.router.route import RouteFinder
@@ -66,10 +67,13 @@ class Reply:
 class Generator:
     """Runs resolved requests."""
 
-    def __init__(self, model: ServedModel, routes: RouteFinder, admission: Admission) -> None:
+    def __init__(
+        self, model: ServedModel, routes: RouteFinder, admission: Admission, pace: Pace
+    ) -> None:
         self._model = model
         self._routes = routes
         self._admission = admission
+        self._pace = pace
         self._runs: set[Run] = set()
 
     @property
@@ -125,7 +129,7 @@ class Generator:
 
     @contextmanager
     def _running(self, request: Request, timeout_s: float) -> Iterator[Run]:
-        run = Run(request, self._routes, timeout_s)
+        run = Run(request, self._routes, self._pace, timeout_s)
         self._runs.add(run)
         try:
             yield run

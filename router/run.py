@@ -7,12 +7,14 @@ ends them. Deadline and shutdown end an attempt from outside; then its reader is
 """
 
 import asyncio
+import math
 import uuid
 from collections.abc import AsyncGenerator
 
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.router.attempt import Attempt, NewTokens
 from octavo.router.failures import LocalTailTooLong
+from octavo.router.pace import Pace
 from octavo.router.placement import Demand
 from octavo.router.report import RunReport
 from octavo.router.request import Request
@@ -26,14 +28,20 @@ MAX_ATTEMPTS = 2
 class Run:
     """One request on its way through the workers."""
 
-    def __init__(self, request: Request, routes: RouteFinder, timeout_s: float) -> None:
+    def __init__(
+        self, request: Request, routes: RouteFinder, pace: Pace, timeout_s: float
+    ) -> None:
         self.report = RunReport(request.arrived_at)
         self._request = request
         self._routes = routes
+        self._pace = pace
         self._timeout_s = timeout_s
-        self._ends_at = asyncio.get_running_loop().time() + timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._ends_at = self._loop.time() + timeout_s
         self._id = uuid.uuid4().hex  # the caller's id is never a key between our processes
         self._news = asyncio.Event()
+        self._took_at = -math.inf  # when its reader last took tokens
+        self._waits_for_pace = False
         self._attempt: Attempt | None = None
         self._failure: RequestError | None = None  # why it was ended from outside
 
@@ -48,7 +56,7 @@ class Run:
         Raises:
             RequestError: what the caller should see.
         """
-        timer = asyncio.get_running_loop().call_at(self._ends_at, self._expire)
+        timer = self._loop.call_at(self._ends_at, self._expire)
         try:
             for number in range(1, MAX_ATTEMPTS + 1):
                 self._check()
@@ -58,13 +66,15 @@ class Run:
                     self._check()
                     attempt = self._attempt = self._new_attempt(route, number)
                     try:
-                        attempt.open(self._ends_at - asyncio.get_running_loop().time())
-                        while (new := attempt.take()) is not None or not attempt.has_ended:
-                            if new is not None:
+                        attempt.open(self._ends_at - self._loop.time())
+                        while not attempt.has_ended:
+                            await self._news.wait()
+                            self._news.clear()
+                            if (new := attempt.take()) is not None:
+                                self._took_at = self._loop.time()
                                 yield new
-                            else:
-                                self._news.clear()
-                                await self._news.wait()
+                        if (new := attempt.take()) is not None:
+                            yield new
                     finally:
                         attempt.close()
                 self._check()
@@ -107,7 +117,23 @@ class Run:
             sampling=sampling_to_proto(self._request.sampling),
             group_key=self._request.group_key,
         )
-        return Attempt(route, sequence, self.report, self._news.set)
+        return Attempt(route, sequence, self.report, self._hear)
+
+    def _hear(self) -> None:
+        """There is news: let the reader look, at once unless it has just had some."""
+        attempt = self._attempt
+        if attempt is None or attempt.has_ended:
+            self._news.set()
+        elif not (self._waits_for_pace or self._news.is_set()):
+            if self._loop.time() >= self._took_at + self._pace.interval_s:
+                self._news.set()
+            else:
+                self._waits_for_pace = True
+                self._pace.call_next(self._keep_pace)
+
+    def _keep_pace(self) -> None:
+        self._waits_for_pace = False
+        self._news.set()
 
     def _check(self) -> None:
         """Raise why the request was ended from outside, if it was."""

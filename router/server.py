@@ -27,6 +27,7 @@ from octavo.router.config import RouterConfig
 from octavo.router.discovery import watch_names
 from octavo.router.generation import Generator
 from octavo.router.model import ServedModel
+from octavo.router.pace import Pace
 from octavo.router.request import RequestReader
 from octavo.router.route import RouteFinder
 from octavo.router.secret import (
@@ -103,7 +104,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             local_prefill_max_tokens=config.local_prefill_max_tokens,
         )
         admission = Admission(config.max_queued_tokens)
-        generator = Generator(model, routes, admission)
+        generator = Generator(model, routes, admission, Pace(config.stream_interval_s))
         reader = RequestReader(
             model,
             threads,

@@ -10,6 +10,7 @@ import pytest
 
 from octavo.inference.v1.inference_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_UNSPECIFIED
 from octavo.internal.v1alpha1.worker_pb2 import DecodeResponse, TokenDelta, WorkerRef
+from octavo.router.pace import Pace
 from octavo.router.placement import Demand
 from octavo.router.request import Request
 from octavo.router.route import Route, RouteFinder
@@ -19,6 +20,7 @@ from octavo.rpc.errors import Expired, NoWorker, RequestError
 from octavo.sampling_params import SamplingParams
 
 NUM_TOKENS = 100
+NO_PACE = Pace(0.0)
 
 
 class TalkativeWorker:
@@ -92,7 +94,7 @@ async def rest(tokens: AsyncIterator[Any]) -> tuple[list[int], RequestError | No
 
 async def test_a_run_that_is_ended_before_it_began_says_so(request_: Request) -> None:
     worker = TalkativeWorker()
-    run, error = Run(request_, OneRoute(worker), 10.0), NoWorker("shutting down")
+    run, error = Run(request_, OneRoute(worker), NO_PACE, 10.0), NoWorker("shutting down")
     run.fail(error)
     assert await rest(run.tokens()) == ([], error)
     assert worker.listener is None
@@ -102,7 +104,7 @@ async def test_a_run_that_is_ended_on_its_way_to_a_worker_calls_none(request_: R
     worker = TalkativeWorker()
     routes, error = OneRoute(worker), NoWorker("shutting down")
     routes.may_lead.clear()
-    run = Run(request_, routes, 10.0)
+    run = Run(request_, routes, NO_PACE, 10.0)
     reading = asyncio.create_task(rest(run.tokens()))
     await routes.is_asked.wait()
     run.fail(error)
@@ -116,7 +118,7 @@ async def test_a_run_that_is_ended_gives_what_is_there_first(
     request_: Request, has_ended: bool
 ) -> None:
     worker = TalkativeWorker()
-    run, error = Run(request_, OneRoute(worker), 10.0), NoWorker("shutting down")
+    run, error = Run(request_, OneRoute(worker), NO_PACE, 10.0), NoWorker("shutting down")
     async with aclosing(run.tokens()) as tokens:
         assert (await anext(tokens)).token_ids == (0,)
         num_tokens = NUM_TOKENS if has_ended else NUM_TOKENS - 1
@@ -128,7 +130,7 @@ async def test_a_run_that_is_ended_gives_what_is_there_first(
 
 async def test_a_late_reader_gets_the_waiting_tokens_at_once(request_: Request) -> None:
     worker = TalkativeWorker()
-    async with aclosing(Run(request_, OneRoute(worker), 10.0).tokens()) as tokens:
+    async with aclosing(Run(request_, OneRoute(worker), NO_PACE, 10.0).tokens()) as tokens:
         await anext(tokens)
         worker.say(1, NUM_TOKENS)
         assert [len(new.token_ids) async for new in tokens] == [NUM_TOKENS - 1]
@@ -136,13 +138,13 @@ async def test_a_late_reader_gets_the_waiting_tokens_at_once(request_: Request) 
 
 async def test_a_run_whose_time_is_over_gives_its_lease_back(request_: Request) -> None:
     worker = TalkativeWorker()
-    token_ids, error = await rest(Run(request_, OneRoute(worker), 0.05).tokens())
+    token_ids, error = await rest(Run(request_, OneRoute(worker), NO_PACE, 0.05).tokens())
     assert token_ids == [0] and isinstance(error, Expired)
     assert worker.is_cancelled
 
 
 async def test_a_reader_that_leaves_gives_the_lease_back(request_: Request) -> None:
     worker = TalkativeWorker()
-    async with aclosing(Run(request_, OneRoute(worker), 10.0).tokens()) as tokens:
+    async with aclosing(Run(request_, OneRoute(worker), NO_PACE, 10.0).tokens()) as tokens:
         await anext(tokens)
     assert worker.is_cancelled
