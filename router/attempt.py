@@ -73,12 +73,12 @@ class Attempt:
         """Call the workers; each call may last so long."""
         prefill, decode = self._route.prefill, self._route.decode
         if decode is not None:
-            start = worker_pb2.DecodeRequest.Start(sequence=self._sequence)
+            request = worker_pb2.DecodeRequest()
+            request.start.sequence.CopyFrom(self._sequence)
             if prefill is not None:
-                start.kv.prefill.CopyFrom(prefill.worker.ref)
+                request.start.kv.prefill.CopyFrom(prefill.worker.ref)
             stream = _LegStream(self, decode, self._on_decode, is_alone=prefill is None)
             self._open_legs.append(stream)
-            request = worker_pb2.DecodeRequest(start=start)
             stream.call = self._decode_call = decode.worker.decode(request, timeout_s, stream)
         if prefill is not None:
             stream = _LegStream(self, prefill, self._on_prefill)

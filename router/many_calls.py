@@ -8,6 +8,7 @@ The stream is opened by the first call and again when it broke; a break ends the
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Generic, TypeVar
@@ -16,7 +17,6 @@ import grpc
 
 from octavo.internal.v1alpha1.worker_pb2 import (
     CallEnd,
-    CancelCall,
     DecodeManyRequest,
     DecodeManyResponse,
     PrefillManyRequest,
@@ -34,7 +34,7 @@ ManyStream = (
     grpc.aio.StreamStreamCall[PrefillManyRequest, PrefillManyResponse]
     | grpc.aio.StreamStreamCall[DecodeManyRequest, DecodeManyResponse]
 )
-# Larger messages are sent in parts: they would hold up everyone's tokens while they are decoded.
+# Of one message, unless one request alone is larger: reading it holds up everyone's tokens.
 MAX_MESSAGE_BYTES = 1 << 20
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -86,35 +86,45 @@ class _Stream:
         self._rpc: Any = rpc
         self._message = message
         self._calls: dict[int, ManyCall[Any, Any]] = {}
-        self._items: list[Any] = []
+        self._unsent: deque[Any] = deque()  # messages, of which only the last may grow
+        self._last_bytes = 0
         self._has_items = asyncio.Event()
         self._tasks = (asyncio.create_task(self._flush()), asyncio.create_task(self._read()))
 
     def start(self, call: ManyCall[Any, Any], request: object, timeout_s: float) -> None:
         self._calls[call.id] = call
-        self._put(call=call.id, request=request, timeout=duration(timeout_s))
+        self._put(call.id, request).timeout.CopyFrom(duration(timeout_s))
 
     def send(self, call_id: int, request: object) -> None:
         if call_id in self._calls:
-            self._put(call=call_id, request=request)
+            self._put(call_id, request)
 
     def cancel(self, call_id: int) -> None:
         if self._calls.pop(call_id, None) is not None:
-            self._put(call=call_id, cancel=CancelCall())
+            self._put(call_id, None)
 
-    def _put(self, **fields: object) -> None:
-        """Send an item with the next message."""
-        self._items.append(self._message.Item(**fields))
+    def _put(self, call_id: int, request: Any) -> Any:
+        """Send an item with the next message; without a request it cancels the call."""
+        num_bytes = 0 if request is None else request.ByteSize()
+        if not self._unsent or self._last_bytes + num_bytes > MAX_MESSAGE_BYTES:
+            self._unsent.append(self._message())
+            self._last_bytes = 0
+        self._last_bytes += num_bytes
+        item = self._unsent[-1].items.add(call=call_id)
+        if request is None:
+            item.cancel.SetInParent()
+        else:
+            item.request.CopyFrom(request)
         self._has_items.set()
+        return item
 
     async def _flush(self) -> None:
         try:
             while not self.has_ended:
                 await self._has_items.wait()
                 self._has_items.clear()
-                items, self._items = self._items, []
-                for part in _parts(items):
-                    await self._rpc.write(self._message(items=part))
+                while self._unsent:
+                    await self._rpc.write(self._unsent.popleft())
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
             pass  # the stream broke; reading says why
 
@@ -149,20 +159,6 @@ class _Stream:
         elif item.HasField("end"):
             del self._calls[item.call]
             call.listener.end(_status(item.end))
-
-
-def _parts(items: list[Any]) -> list[list[Any]]:
-    """Items in runs of at most MAX_MESSAGE_BYTES, or of one that is larger."""
-    parts: list[list[Any]] = [[]]
-    num_bytes = 0
-    for item in items:
-        size = item.ByteSize()
-        if parts[-1] and num_bytes + size > MAX_MESSAGE_BYTES:
-            parts.append([])
-            num_bytes = 0
-        parts[-1].append(item)
-        num_bytes += size
-    return parts
 
 
 def _status(end: CallEnd) -> Exception | None:

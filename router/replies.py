@@ -1,5 +1,7 @@
 """Writes replies of a generation as messages of the public API."""
 
+from google.protobuf.duration_pb2 import Duration
+
 from octavo.inference.v1 import inference_pb2
 from octavo.router.generation import Completed, Finished, Reply
 from octavo.router.report import RunReport
@@ -85,19 +87,20 @@ def _completed(completed: Completed) -> Response.Completed:
 
 def _timing(report: RunReport, num_output_tokens: int) -> inference_pb2.Timing:
     route = report.route
-    timing = inference_pb2.Timing()
+    timing = inference_pb2.Timing(
+        queue=_told(report.queue_s),
+        prefill=_told(report.prefill_s),
+        transfer=_told(report.transfer_s),
+        time_to_first_token=_told(report.first_token_s),
+        total=_told(report.total_s),
+    )
     if route is not None and route.prefill is not None:
         timing.prefill_worker = route.prefill.worker.facts.worker_id
     decoded = num_output_tokens > 1 or not timing.prefill_worker
     if route is not None and route.decode is not None and decoded:
         timing.decode_worker = route.decode.worker.facts.worker_id
-    for name, seconds in (
-        ("queue", report.queue_s),
-        ("prefill", report.prefill_s),
-        ("transfer", report.transfer_s),
-        ("time_to_first_token", report.first_token_s),
-        ("total", report.total_s),
-    ):
-        if seconds is not None:
-            getattr(timing, name).CopyFrom(duration(seconds))
     return timing
+
+
+def _told(seconds: float | None) -> Duration | None:
+    return None if seconds is None else duration(seconds)

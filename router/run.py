@@ -8,7 +8,7 @@ ends them. Deadline and shutdown end an attempt from outside; then its reader is
 
 import asyncio
 import math
-import uuid
+import secrets
 from collections.abc import AsyncGenerator
 
 from octavo.internal.v1alpha1 import worker_pb2
@@ -28,9 +28,7 @@ MAX_ATTEMPTS = 2
 class Run:
     """One request on its way through the workers."""
 
-    def __init__(
-        self, request: Request, routes: RouteFinder, pace: Pace, timeout_s: float
-    ) -> None:
+    def __init__(self, request: Request, routes: RouteFinder, pace: Pace, timeout_s: float) -> None:
         self.report = RunReport(request.arrived_at)
         self._request = request
         self._routes = routes
@@ -38,7 +36,7 @@ class Run:
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._ends_at = self._loop.time() + timeout_s
-        self._id = uuid.uuid4().hex  # the caller's id is never a key between our processes
+        self._id = secrets.token_hex(16)  # the caller's id is never a key between our processes
         self._news = asyncio.Event()
         self._took_at = -math.inf  # when its reader last took tokens
         self._waits_for_pace = False

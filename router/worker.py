@@ -98,6 +98,9 @@ class Worker:
         self, facts: WorkerFacts, channel: grpc.aio.Channel, load: worker_pb2.WatchLoadResponse
     ) -> None:
         self.facts = facts
+        self.ref = worker_pb2.WorkerRef(
+            worker_id=facts.worker_id, address=facts.address, epoch=facts.epoch
+        )
         self._prefill_stub = worker_pb2_grpc.PrefillServiceStub(channel)
         self._decode_stub = worker_pb2_grpc.DecodeServiceStub(channel)
         self._prefills = ManyCalls[PrefillRequest, PrefillResponse](
@@ -119,13 +122,6 @@ class Worker:
     @property
     def name(self) -> str:
         return f"{self.facts.role.value} worker {self.facts.worker_id} at {self.facts.address}"
-
-    @property
-    def ref(self) -> worker_pb2.WorkerRef:
-        facts = self.facts
-        return worker_pb2.WorkerRef(
-            worker_id=facts.worker_id, address=facts.address, epoch=facts.epoch
-        )
 
     @property
     def takes_work(self) -> bool:

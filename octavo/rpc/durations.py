@@ -5,11 +5,10 @@ from google.protobuf.duration_pb2 import Duration
 
 def duration(seconds: float) -> Duration:
     """A length of time; never negative."""
-    message = Duration()
-    message.FromNanoseconds(max(0, round(seconds * 1e9)))
-    return message
+    whole, nanos = divmod(max(0, round(seconds * 1e9)), 1_000_000_000)
+    return Duration(seconds=whole, nanos=nanos)
 
 
 def seconds_of(message: Duration) -> float:
     """The length of time that a message holds."""
-    return message.ToNanoseconds() / 1e9
+    return message.seconds + message.nanos / 1e9

@@ -130,6 +130,7 @@ class _ManyCalls:
         """Send what there is, again and again, until cancelled."""
         while True:
             await self._has_items.wait()
+            await asyncio.sleep(0)  # a call that has said its last is about to end
             self._has_items.clear()
             items, self._items = self._items, []
             self._has_room.set()
