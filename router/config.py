@@ -24,6 +24,14 @@ class RouterConfig:
         "Where clients connect.",
         default="127.0.0.1:50051",
     )
+    shares_port: bool = setting(
+        "Share the port with other routers that say so, too; the kernel spreads connections.",
+        default=False,
+    )
+    private_address: str | None = setting(
+        "One more address to listen on, where this router alone is reached.",
+        default=None,
+    )
     prefill_address: tuple[str, ...] = setting(
         "host:port, unix:path or dns:///name:port; repeat it, or use commas.",
         default=(),

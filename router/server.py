@@ -119,9 +119,9 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             max_request_s=config.max_request_s,
             slow_reader_s=config.slow_reader_s,
         )
-        server = Server((SERVICE_NAME,), PUBLIC_MESSAGE_BYTES)
+        server = Server((SERVICE_NAME,), PUBLIC_MESSAGE_BYTES, shares_port=config.shares_port)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
-        port = await server.start(config.listen_address)
+        port = await server.start(config.listen_address, config.private_address)
         stack.push_async_callback(server.grpc.stop, 0)
         tasks.start(_report_readiness(server, workers))
         logger.info("serving %s on %s", model.name, config.listen_address)
