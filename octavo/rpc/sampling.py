@@ -14,8 +14,10 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "json_schema": (),
     "regex": (),
     "ebnf_grammar": (),
+    "logit_bias": (),
 }
 _SCALARS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos")
+_LISTS = ("stop", "stop_token_ids")
 
 
 def sampling_from_proto(
@@ -29,15 +31,13 @@ def sampling_from_proto(
         Unsupported: a field of a later version is set.
         InvalidRequest: a value is out of range; both name the field.
     """
-    for name, harmless in UNSUPPORTED.items():
-        if message.HasField(name) and getattr(message, name) not in harmless:
-            raise Unsupported(f"sampling.{name}")
-    if message.logit_bias:
-        raise Unsupported("sampling.logit_bias")
     values: dict[str, object] = dict(defaults or {})
-    values |= {name: getattr(message, name) for name in _SCALARS if message.HasField(name)}
-    values["stop"] = tuple(message.stop)
-    values["stop_token_ids"] = tuple(message.stop_token_ids)
+    for field, value in message.ListFields():  # those that are set: a few of many
+        name = field.name
+        if name in _SCALARS or name in _LISTS:
+            values[name] = value
+        elif value not in UNSUPPORTED[name]:
+            raise Unsupported(f"sampling.{name}")
     if output is not None:
         values["include_stop_text"] = output.include_stop_text
         if output.HasField("skip_special_tokens"):
@@ -50,9 +50,13 @@ def sampling_from_proto(
 
 def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
     """Write every scalar, so that no default is left to the reader; stop strings stay behind."""
-    message = inference_pb2.SamplingParams(stop_token_ids=params.stop_token_ids)
-    for name in _SCALARS:
-        value = getattr(params, name)
-        if value is not None:
-            setattr(message, name, value)
-    return message
+    return inference_pb2.SamplingParams(
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        min_p=params.min_p,
+        seed=params.seed,
+        ignore_eos=params.ignore_eos,
+        stop_token_ids=params.stop_token_ids,
+    )
