@@ -118,9 +118,11 @@ class Attempt:
         for stream in self._open_legs:
             stream.cancel()
         self._open_legs.clear()
+        self._decode_call = None
         if not self.has_ended:
             self.has_ended = True
             self._on_news()
+        self._on_news = _nobody
 
     def leg_ended(self, stream: "_LegStream", failure: Exception | None) -> None:
         """A leg's last word; a failure ends the other one."""
@@ -177,6 +179,10 @@ class Attempt:
             self._settling = loop.call_later(SETTLE_S, self.close)
 
 
+def _nobody() -> None:
+    """Nobody is to be told; and a closed attempt knows nobody who knows it."""
+
+
 class _LegStream:
     """What one leg's worker says, and its lease."""
 
@@ -196,17 +202,23 @@ class _LegStream:
         leg.on_lost = self._lost
 
     def cancel(self) -> None:
+        self.leg.on_lost = None
         if self.call is not None:
             self.call.cancel()
 
     def end(self, error: Exception | None) -> None:
         """How it failed becomes what the caller should see."""
-        if isinstance(error, grpc.aio.AioRpcError):
-            if self._is_alone and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                error = LocalTailTooLong(error.details())
-            else:
-                error = leg_failure(self.leg.worker, error)
-        self._attempt.leg_ended(self, error)
+        self.leg.on_lost = None
+        try:
+            failure = self._seen(error) if isinstance(error, grpc.aio.AioRpcError) else error
+        except Exception as defect:  # a status that cannot be read
+            failure = defect
+        self._attempt.leg_ended(self, failure)
+
+    def _seen(self, error: grpc.aio.AioRpcError) -> Exception:
+        if self._is_alone and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            return LocalTailTooLong(error.details())
+        return leg_failure(self.leg.worker, error)
 
     def _lost(self, reason: str) -> None:
         self.cancel()

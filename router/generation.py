@@ -119,7 +119,7 @@ class Generator:
                         is_finished = True
                         if new.finish_reason == FINISH_REASON_UNSPECIFIED:
                             run.stop()  # the workers know nothing of stop strings
-                        elif run.has_ended:
+                        elif run.has_ended_well:
                             run.report.ended_at = time.monotonic()
                             reply.completed = Completed(num_prompt, num_output, run.report)
                     yield reply

@@ -44,9 +44,12 @@ class Run:
         self._failure: RequestError | None = None  # why it was ended from outside
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the workers have said all they will."""
-        return self._attempt is not None and self._attempt.has_ended
+    def has_ended_well(self) -> bool:
+        """Whether the workers have said all they will, and nothing failed."""
+        attempt = self._attempt
+        if attempt is None or self._failure is not None:
+            return False
+        return attempt.has_ended and attempt.failure is None
 
     async def tokens(self) -> AsyncGenerator[NewTokens, None]:
         """Yield tokens in order; end with the request, or raise why it failed.
@@ -91,11 +94,12 @@ class Run:
 
     def fail(self, error: RequestError) -> None:
         """End the request; its reader gets `error` after the tokens that are there."""
-        if self._failure is not None or self.has_ended:
+        attempt = self._attempt
+        if self._failure is not None or (attempt is not None and attempt.has_ended):
             return
         self._failure = error
-        if self._attempt is not None:
-            self._attempt.close()
+        if attempt is not None:
+            attempt.close()
 
     def _expire(self) -> None:
         self.fail(Expired(f"the request did not end within {self._timeout_s:.3f} s"))

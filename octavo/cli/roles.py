@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import sys
 
 import typer
@@ -12,14 +11,9 @@ from octavo.decode_worker.config import DecodeConfig
 from octavo.prefill_worker.config import PrefillConfig
 from octavo.router.config import RouterConfig
 
-# With its newer event engine gRPC passes each message between two more threads: 6 to 8 % of a
-# router's time (bench/LOG.md). A version that knows no such experiments ignores them.
-FEWER_THREADS = "-event_engine_client,-event_engine_listener"
-
 
 def run_router(config: RouterConfig) -> None:
     """Take requests and send each to a prefill and a decode worker."""
-    os.environ.setdefault("GRPC_EXPERIMENTS", FEWER_THREADS)  # read when gRPC is imported
     from octavo.router.server import serve
 
     log_to_stderr()

@@ -136,6 +136,27 @@ async def test_a_late_reader_gets_the_waiting_tokens_at_once(request_: Request) 
         assert [len(new.token_ids) async for new in tokens] == [NUM_TOKENS - 1]
 
 
+async def test_tokens_that_follow_closely_come_together(request_: Request) -> None:
+    worker = TalkativeWorker()
+    async with aclosing(Run(request_, OneRoute(worker), Pace(0.05), 10.0).tokens()) as tokens:
+        assert (await anext(tokens)).token_ids == (0,)  # at once
+        worker.say(1, 2)
+        reading = asyncio.ensure_future(anext(tokens))
+        await asyncio.sleep(0)
+        assert not reading.done()
+        worker.say(2, 3)
+        assert (await reading).token_ids == (1, 2)
+
+
+async def test_an_end_keeps_no_pace(request_: Request) -> None:
+    worker = TalkativeWorker()
+    async with aclosing(Run(request_, OneRoute(worker), Pace(3600.0), 10.0).tokens()) as tokens:
+        await anext(tokens)
+        worker.say(1, NUM_TOKENS - 1)
+        worker.say(NUM_TOKENS - 1, NUM_TOKENS)
+        assert await rest(tokens) == (list(range(1, NUM_TOKENS)), None)
+
+
 async def test_a_run_whose_time_is_over_gives_its_lease_back(request_: Request) -> None:
     worker = TalkativeWorker()
     token_ids, error = await rest(Run(request_, OneRoute(worker), NO_PACE, 0.05).tokens())
