@@ -15,7 +15,17 @@ import numpy.typing as npt
 import torch
 
 LEAST_BYTES = 64  # also what blocks are aligned to: a cache line
-Block = npt.NDArray[np.uint8]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Block:
+    """Memory that begins with a cache line."""
+
+    __slots__ = ("room", "begin")
+
+    def __init__(self, size: int) -> None:
+        self.room: Bytes = np.empty(size + LEAST_BYTES, np.uint8)
+        self.begin = -self.room.ctypes.data % LEAST_BYTES
 
 
 class Arena:
@@ -23,8 +33,8 @@ class Arena:
 
     def __init__(self) -> None:
         self._by_size: dict[int, list[Block]] = {}
-        fresh = [np.zeros(0, np.uint8)]
-        self._unused = sys.getrefcount(fresh[0])  # of what only a list refers to
+        fresh = [Block(0)]
+        self._unused = sys.getrefcount(fresh[0].room)  # of what only its block refers to
 
     @property
     def num_bytes(self) -> int:
@@ -35,7 +45,8 @@ class Arena:
         """A contiguous tensor whose block is its own until it and its views are gone."""
         num_bytes = math.prod(shape) * dtype.itemsize
         size = max(LEAST_BYTES, 1 << (num_bytes - 1).bit_length())
-        return _tensor(self._unused_block(size), shape, dtype)
+        block = self._unused_block(size)
+        return _tensor(block.room[block.begin : block.begin + num_bytes], shape, dtype)
 
     def lasting(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of this arena, kept for what is written there later: its block counts as unused.
@@ -47,14 +58,11 @@ class Arena:
     def _unused_block(self, size: int) -> Block:
         blocks = self._by_size.setdefault(size, [])
         for index in range(len(blocks)):
-            # A tensor's memory refers to the block as long as there is a view of it.
-            if sys.getrefcount(blocks[index]) == self._unused:
+            # A tensor's memory refers to the room as long as there is a view of it.
+            if sys.getrefcount(blocks[index].room) == self._unused:
                 return blocks[index]
-        room = np.empty(size + LEAST_BYTES, np.uint8)
-        skipped = -room.ctypes.data % LEAST_BYTES
-        block = room[skipped : skipped + size]
-        blocks.append(block)
-        return block
+        blocks.append(Block(size))
+        return blocks[-1]
 
 
 class _Place:
@@ -70,6 +78,7 @@ class _Place:
         }
 
 
-def _tensor(block: Block, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    num_bytes = math.prod(shape) * dtype.itemsize
-    return torch.from_numpy(block)[:num_bytes].view(dtype).view(shape)
+def _tensor(memory: Bytes, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    # Shaped by numpy: a recording looks at whatever torch does.
+    rows = memory.reshape(*shape[:-1], shape[-1] * dtype.itemsize)
+    return torch.from_numpy(rows).view(dtype)

@@ -47,6 +47,11 @@ class Recording(TorchDispatchMode):
         self.calls: list[Call] = []
         self.refusal: str | None = None  # why the calls are not all there was
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled by torch, whose compiler would be imported for its exclusion."""
+        return False
+
     def __enter__(self) -> Self:
         assert _here.recording is None, "this thread is recorded already"
         _here.recording = self
@@ -70,9 +75,12 @@ class Recording(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if self.refusal is None and not (func.is_view and _lies_in(result, args[0])):
-            self.refusal = f"{func} is no kernel of the team"
+        if not (func.is_view and _lies_in(result, args[0])):
+            self.refuse(f"{func} is no kernel of the team")
         return result
+
+    def refuse(self, reason: str) -> None:
+        self.refusal = self.refusal or reason
 
 
 def _lies_in(result: Any, source: torch.Tensor) -> bool:
@@ -94,6 +102,12 @@ def note(kernel: Code, args: tuple[int, ...], num_items: int, grain: int, per_co
     recording = _here.recording
     if recording is not None:
         recording.calls.append(Call(kernel, args, num_items, grain, per_column))
+
+
+def refuse(reason: str) -> None:
+    """Say that something happens that no list of calls holds."""
+    if _here.recording is not None:
+        _here.recording.refuse(reason)
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -50,7 +50,7 @@ from numba.core import types
 
 from octavo.kernels.cpu import mailbox as mail
 from octavo.kernels.cpu.jit import c_function
-from octavo.kernels.cpu.recording import note
+from octavo.kernels.cpu.recording import note, refuse
 from octavo.kernels.cpu.vector import format_of
 
 CACHE_LINE = 64
@@ -103,6 +103,7 @@ _here = _Here()
 
 def mailbox() -> int:
     """For code that hands out several kernels at once; see program.py."""
+    refuse("a kernel is handed out without run")
     return _here.mailbox
 
 

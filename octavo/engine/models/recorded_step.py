@@ -6,7 +6,7 @@
                                                                 | yes
                                               replay: one call, no Python between the kernels
 
-What cuda_graphs.py is to a GPU, without padding: a list is some 50 kB, and the first step of its
+What cuda_graphs.py is to a GPU, without padding: a list is some 60 kB, and the first step of its
 size notes it. Kernels read tables and lengths from the inputs, and leave their results in an arena
 that all lists share. A model whose linear layers are not the team's kernels (oneDNN's) refuses to
 be recorded at its first step, and runs as if nobody had asked.

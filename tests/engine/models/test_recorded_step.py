@@ -210,7 +210,9 @@ def test_recordings_end_with_their_model(llama: Path) -> None:
     model = watched_of(engine).inner
     assert isinstance(model, RecordedModel) and model._steps
     programs = [weakref.ref(step.program._args) for step in model._steps.values()]
-    blocks = [weakref.ref(block) for found in model._arena._by_size.values() for block in found]
+    blocks = [
+        weakref.ref(block.room) for found in model._arena._by_size.values() for block in found
+    ]
     del engine, model
     gc.collect()
     assert all(reference() is None for reference in programs + blocks)

@@ -1,5 +1,8 @@
 """A recorded step: which memory it uses, what makes it refuse itself, and that it runs again."""
 
+import gc
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -9,7 +12,7 @@ from octavo.kernels.cpu.arena import Arena
 from octavo.kernels.cpu.ops import add_rms_norm, rms_norm, silu_mul
 from octavo.kernels.cpu.program import Program
 from octavo.kernels.cpu.recording import Recording
-from octavo.kernels.cpu.team import HelperCore, Team
+from octavo.kernels.cpu.team import HelperCore, Team, mailbox
 
 ROWS = 64
 
@@ -35,9 +38,11 @@ def test_a_block_is_used_again_once_no_view_of_it_is_left() -> None:
 def test_a_lasting_tensor_keeps_its_memory() -> None:
     arena = Arena()
     lasting = arena.lasting(arena.empty((1000,), torch.float32).fill_(1.5))
-    blocks = [weakref.ref(block) for found in arena._by_size.values() for block in found]
+    blocks = [weakref.ref(block.room) for found in arena._by_size.values() for block in found]
     del arena
+    gc.collect()
     assert lasting.tolist() == [1.5] * 1000
+    assert [reference() is None for reference in blocks] == [False]
     del lasting
     assert [reference() for reference in blocks] == [None]
 
@@ -88,6 +93,24 @@ def test_operators_that_compute_make_a_recording_refuse_itself(operator) -> None
     with torch.inference_mode(), Recording(Arena()) as recording:
         operator(x)
     assert recording.refusal is not None and "kernel" in recording.refusal
+
+
+def test_a_launcher_that_hands_out_kernels_itself_makes_a_recording_refuse_itself() -> None:
+    with Recording(Arena()) as recording:
+        mailbox()
+    assert recording.refusal == "a kernel is handed out without run"
+
+
+def test_recording_imports_no_compiler_of_torch() -> None:
+    code = """
+import sys, torch
+from octavo.kernels.cpu.arena import Arena
+from octavo.kernels.cpu.recording import Recording, empty
+with torch.inference_mode(), Recording(Arena()):
+    empty((2, 8), torch.bfloat16).view(4, 4)[1:] + 1
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_views_are_no_reason_to_refuse() -> None:
