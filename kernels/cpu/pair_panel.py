@@ -1,0 +1,139 @@
+"""A product on the CPU's matrix unit: up to 32 rows of bfloat16 and panels of sixteen outputs.
+
+    C[rows, 16 * width] = A[rows, 32 * steps] x B[32 * steps, 16] of `width` panels
+
+    rows     tiles of A   panels   tiles of C
+    1 - 16            1        4            4
+    17 - 32           2        2            4
+
+A's rows are read in place; a step of a panel, 16 pairs of depths for 16 outputs, is a tile of B as
+it lies. Tiles of A and C have as many rows as there are, so few rows take little time. A sum is one
+chain of steps from zero, whatever the number of rows or panels: its bits depend on the row and the
+output alone. Within a step the products of even depths and those of odd ones are two chains of
+FMAs, which are added to each other and then to the sum (float32, subnormal numbers are zero).
+"""
+
+from octavo.kernels.cpu import amx
+from octavo.kernels.cpu.jit import inlined
+from octavo.kernels.cpu.memory import write_i64
+
+DEPTHS = 32  # of a step
+TILE_BYTES = amx.TILE_ROWS * amx.TILE_BYTES
+CONFIG_BYTES = 64
+MOST_ROWS = 2 * amx.TILE_ROWS
+WIDE = 4  # panels at once
+# Tiles: 0 to 3 are C (0 and 1 of the first rows), 4 and 5 A, 6 and 7 B.
+_COLUMNS = 0x0040_0040_0040_0040  # bytes of a row of four tiles, 64 each
+_FIRST, _SECOND, _PANEL = 0x00_00_00_01_00_00_01_01, 0x00_00_01_00_01_01_00_00, 0x1010 << 48
+
+
+@inlined
+def configure(config, first, second):
+    """Make tiles fit so many rows; config: CONFIG_BYTES to write to."""
+    write_i64(config, 0, 1)
+    write_i64(config, 1, 0)
+    write_i64(config, 2, _COLUMNS)
+    write_i64(config, 3, _COLUMNS)
+    write_i64(config, 4, 0)
+    write_i64(config, 5, 0)
+    write_i64(config, 6, first * _FIRST + (second or first) * _SECOND + _PANEL)
+    write_i64(config, 7, 0)
+    amx.configure_from(config)
+
+
+@inlined
+def _one_by_one(a, stride, b, steps, c):
+    amx.zero(0)
+    for _ in range(steps):
+        amx.load(4, a, stride)
+        amx.load(6, b, 64)
+        amx.dot_bf16(0, 4, 6)
+        a += 64
+        b += TILE_BYTES
+    amx.store(0, c, 64)
+
+
+@inlined
+def _one_by_four(a, stride, b, panel_bytes, steps, c):
+    amx.zero(0)
+    amx.zero(1)
+    amx.zero(2)
+    amx.zero(3)
+    for _ in range(steps):
+        amx.load(4, a, stride)
+        amx.load(6, b, 64)
+        amx.dot_bf16(0, 4, 6)
+        amx.load(7, b + panel_bytes, 64)
+        amx.dot_bf16(1, 4, 7)
+        amx.load(6, b + 2 * panel_bytes, 64)
+        amx.dot_bf16(2, 4, 6)
+        amx.load(7, b + 3 * panel_bytes, 64)
+        amx.dot_bf16(3, 4, 7)
+        a += 64
+        b += TILE_BYTES
+    amx.store(0, c, 256)
+    amx.store(1, c + 64, 256)
+    amx.store(2, c + 128, 256)
+    amx.store(3, c + 192, 256)
+
+
+@inlined
+def _two_by_one(a, stride, rows, b, steps, c):
+    amx.zero(0)
+    amx.zero(2)
+    other = a + rows * stride
+    for _ in range(steps):
+        amx.load(4, a, stride)
+        amx.load(6, b, 64)
+        amx.dot_bf16(0, 4, 6)
+        amx.load(5, other, stride)
+        amx.dot_bf16(2, 5, 6)
+        a += 64
+        other += 64
+        b += TILE_BYTES
+    amx.store(0, c, 64)
+    amx.store(2, c + rows * 64, 64)
+
+
+@inlined
+def _two_by_two(a, stride, rows, b, panel_bytes, steps, c):
+    amx.zero(0)
+    amx.zero(1)
+    amx.zero(2)
+    amx.zero(3)
+    other = a + rows * stride
+    for _ in range(steps):
+        amx.load(4, a, stride)
+        amx.load(6, b, 64)
+        amx.dot_bf16(0, 4, 6)
+        amx.load(7, b + panel_bytes, 64)
+        amx.dot_bf16(1, 4, 7)
+        amx.load(5, other, stride)
+        amx.dot_bf16(2, 5, 6)
+        amx.dot_bf16(3, 5, 7)
+        a += 64
+        other += 64
+        b += TILE_BYTES
+    amx.store(0, c, 128)
+    amx.store(1, c + 64, 128)
+    amx.store(2, c + rows * 128, 128)
+    amx.store(3, c + rows * 128 + 64, 128)
+
+
+@inlined
+def pair_panel(a, stride, b, panel_bytes, steps, c, rows, width):
+    """C of (first, second) rows, for which the tiles are configured, and `width` panels.
+
+    width: 1, or 4 where there are no second rows, else 2; strides in bytes; c: [rows, width * 16]
+    float32.
+    """
+    first, second = rows
+    if second == 0:
+        if width == 1:
+            _one_by_one(a, stride, b, steps, c)
+        else:
+            _one_by_four(a, stride, b, panel_bytes, steps, c)
+    elif width == 1:
+        _two_by_one(a, stride, first, b, steps, c)
+    else:
+        _two_by_two(a, stride, first, b, panel_bytes, steps, c)
