@@ -1,6 +1,6 @@
-"""LLVM code for products of bfloat16 pairs, which AVX512-BF16 multiplies and adds in one instruction.
+"""LLVM code for AVX512-BF16: products of bfloat16 pairs, and sums rounded to bfloat16.
 
-Both operands are sixteen pairs, carried as <16 x float> whose bits they are.
+Sixteen pairs are carried as <16 x float> whose bits they are. Subnormal numbers count as zero.
 """
 
 from llvmlite import binding, ir
@@ -34,3 +34,11 @@ def dot_pairs(builder, a, b, c):
     name = "llvm.x86.avx512bf16.dpbf16ps.512"
     function = cgutils.get_or_insert_function(builder.module, kind, name)
     return builder.call(function, [c, builder.bitcast(a, _PAIRS), builder.bitcast(b, _PAIRS)])
+
+
+def round_two(builder, first, second):
+    """Two <16 x float> as thirty-two bfloat16, to nearest even."""
+    kind = ir.FunctionType(_PAIRS, [lanes.VECTOR] * 2)
+    name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.call(function, [second, first])

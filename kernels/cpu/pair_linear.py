@@ -25,6 +25,7 @@ from octavo.kernels.cpu.pair_panel import (
     MOST_ROWS,
     WIDE,
     configure,
+    finish_pairs,
     pair_panel,
 )
 from octavo.kernels.cpu.panel_linear import (
@@ -80,7 +81,11 @@ def _multiply_by_tiles(rows, depth, layer, panels, sums, config, out):
             source, result = x + row * x_stride, target + row * size * item
             parts, steps = (num - second, second), depth // DEPTHS
             pair_panel(source, x_stride, place, panel_bytes, steps, sums, parts, width)
-            finish_rows(FORMAT, sums, width, bias, result, size * item, num, column, size, item)
+            if width > 1 and column + width * LANES <= size:
+                place_of_bias, start = bias + column * 4, result + column * item
+                finish_pairs(sums, place_of_bias, start, size * item, num, width)
+            else:
+                finish_rows(FORMAT, sums, width, bias, result, size * item, num, column, size, item)
             row += num
         panel += width
     amx.release()

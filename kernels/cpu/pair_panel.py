@@ -13,9 +13,13 @@ output alone. Within a step the products of even depths and those of odd ones ar
 FMAs, which are added to each other and then to the sum (float32, subnormal numbers are zero).
 """
 
-from octavo.kernels.cpu import amx
-from octavo.kernels.cpu.jit import inlined
+from numba.core import cgutils, types
+
+from octavo.kernels.cpu import amx, lanes
+from octavo.kernels.cpu.jit import inlined, intrinsic
+from octavo.kernels.cpu.lanes import I64, LANES
 from octavo.kernels.cpu.memory import write_i64
+from octavo.kernels.cpu.pair_dot import round_two
 
 DEPTHS = 32  # of a step
 TILE_BYTES = amx.TILE_ROWS * amx.TILE_BYTES
@@ -137,3 +141,37 @@ def pair_panel(a, stride, b, panel_bytes, steps, c, rows, width):
         _two_by_one(a, stride, first, b, steps, c)
     else:
         _two_by_two(a, stride, first, b, panel_bytes, steps, c)
+
+
+def _emit_finish(builder, operands, width):
+    sums, bias, out, out_stride, num_rows = operands
+    starts = [lanes.load_floats(builder, bias, I64(v * LANES)) for v in range(width)]
+    with cgutils.for_range(builder, num_rows) as loop:
+        row = builder.mul(loop.index, I64(width * LANES))
+        place = builder.add(out, builder.mul(loop.index, out_stride))
+        for v in range(0, width, 2):
+            both = [
+                builder.fadd(
+                    lanes.load_floats(builder, sums, builder.add(row, I64(u * LANES))), starts[u]
+                )
+                for u in (v, v + 1)
+            ]
+            rounded = round_two(builder, *both)
+            target = builder.add(place, I64(v * LANES * 2))
+            builder.store(
+                rounded, builder.inttoptr(target, rounded.type.as_pointer()), align=2
+            )
+
+
+@intrinsic
+def finish_pairs(typing, sums, bias, out, out_stride, num_rows, width):
+    """out[rows, 16 * width] bfloat16 = sums + bias, for two or four panels."""
+
+    def generate(context, builder, signature, args):
+        *operands, width = args
+        for panels in (2, 4):
+            with builder.if_then(builder.icmp_signed("==", width, I64(panels))):
+                _emit_finish(builder, operands, panels)
+        return context.get_dummy_value()
+
+    return types.none(*[types.int64] * 6), generate
