@@ -43,6 +43,14 @@ from octavo.kernels.cpu.vector import FORMATS, splat, store_some
 FORMAT = FORMATS[torch.bfloat16]
 TILE_SUMS_BYTES = MOST_ROWS * 2 * LANES * 4
 BLOCK_BYTES = 768 * 1024  # of rows
+GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
+GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
+GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
+GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
+GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
+GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
+GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
+GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
 CHUNK = 8_000_000  # products that are taken at once, some 20 us of tiles
 CHUNK_BYTES = 128 * 1024  # of weights, where they are what takes time
 
@@ -67,10 +75,10 @@ def _multiply_by_tiles(rows, depth, layer, panels, sums, config, out):
     panel, end = panels
     num_sets = (count + MOST_ROWS - 1) // MOST_ROWS
     at_once = WIDE if count <= TILE_ROWS else WIDE // 2
+    in_group = max(1, GROUP_BYTES // (panel_bytes * at_once)) * at_once
     configured = 0
     while panel < end:
-        width = at_once if panel + at_once <= end else 1
-        place, column = weight + panel * panel_bytes, panel * LANES
+        group_end = min(end, panel + in_group)
         row = 0
         for s in range(num_sets):
             num = count // num_sets + (1 if s < count % num_sets else 0)
@@ -79,15 +87,20 @@ def _multiply_by_tiles(rows, depth, layer, panels, sums, config, out):
                 configure(config, num - second, second)
                 configured = num
             source, result = x + row * x_stride, target + row * size * item
-            parts, steps = (num - second, second), depth // DEPTHS
-            pair_panel(source, x_stride, place, panel_bytes, steps, sums, parts, width)
-            if width > 1 and column + width * LANES <= size:
-                place_of_bias, start = bias + column * 4, result + column * item
-                finish_pairs(sums, place_of_bias, start, size * item, num, width)
-            else:
-                finish_rows(FORMAT, sums, width, bias, result, size * item, num, column, size, item)
+            p = panel
+            while p < group_end:
+                width = at_once if p + at_once <= group_end else 1
+                place, column = weight + p * panel_bytes, p * LANES
+                parts, steps = (num - second, second), depth // DEPTHS
+                pair_panel(source, x_stride, place, panel_bytes, steps, sums, parts, width)
+                if width > 1 and column + width * LANES <= size:
+                    place_of_bias, start = bias + column * 4, result + column * item
+                    finish_pairs(sums, place_of_bias, start, size * item, num, width)
+                else:
+                    finish_rows(FORMAT, sums, width, bias, result, size * item, num, column, size, item)
+                p += width
             row += num
-        panel += width
+        panel = group_end
     amx.release()
 
 
