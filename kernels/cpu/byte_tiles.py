@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from octavo.kernels.cpu import amx, lanes
-from octavo.kernels.cpu.byte_panel import BYTE_BLOCK, GROUP, NIBBLE_BLOCK, QUAD, STEPS, STRIP
+from octavo.kernels.cpu.byte_panel import GROUP, QUAD, STEPS, STRIP
 from octavo.kernels.cpu.jit import inlined, intrinsic
 from octavo.kernels.cpu.lanes import F32, I64, LANES
 from octavo.kernels.cpu.memory import write_i64

@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from octavo.kernels.cpu import lanes, registers
 from octavo.kernels.cpu.jit import inlined, intrinsic
 from octavo.kernels.cpu.lanes import F32, I64, LANES
-from octavo.kernels.cpu.pair_dot import HAS_PAIRS, dot_pairs
+from octavo.kernels.cpu.pair_dot import dot_pairs
 from octavo.kernels.cpu.registers import NUM_REGISTERS, REGISTER, SPLIT, WIDTH, ZERO
 from octavo.kernels.cpu.vector import (
     FLOAT,

@@ -9,11 +9,11 @@
     PAIRS                              the same, but A is bfloat16 too, and one instruction
                                        (AVX512-BF16) adds both products of a pair
 
-Other weights become float32 in registers. A sum is one chain of FMAs over the depth, from zero, whatever
-the number of rows or panels: its bits depend on the row and the output alone. Registers hold rows *
-width sums: 6 x 1 fill the sixteen of AVX2 (a vector is two; pairs need two more, so 5 x 1: at 512
-rows 78 GFLOP/s against 57), 6 x 4 the thirty-two of AVX-512. While a panel is multiplied, the one
-that follows is fetched: at 8 rows 64 GFLOP/s instead of 54.
+Other weights become float32 in registers. A sum is one chain of FMAs over the depth, from zero,
+whatever the number of rows or panels: its bits depend on the row and the output alone. Registers
+hold rows * width sums: 6 x 1 fill the sixteen of AVX2 (a vector is two; pairs need two more, so
+5 x 1: at 512 rows 78 GFLOP/s against 57), 6 x 4 the thirty-two of AVX-512. While a panel is
+multiplied, the one that follows is fetched: at 8 rows 64 GFLOP/s instead of 54.
 """
 
 import numpy as np
@@ -124,8 +124,9 @@ def _emit_tile(builder, format, operands, count, width):
 def float_panel(typing, format, a, a_stride, b, panel_bytes, depth, c, count, width):
     """C of `count` (1 to 6) rows and `width` (1 or WIDTHS[count]) panels.
 
-    format: of b, see pack_panels, or PAIRS; a: rows of float32, or of pairs, whose number is the
-    depth then, readable, and finite, to the end of the last step; strides in bytes; c: [count, width * 16] float32. The panels that follow are fetched.
+    format: of b, see pack_panels, or PAIRS; a: rows of float32, readable, and finite, to the end of
+    the last step, or of pairs, whose number is the depth then; strides in bytes; c: [count, width *
+    16] float32. The panels that follow are fetched.
     """
 
     def generate(context, builder, signature, args):

@@ -18,11 +18,11 @@ from octavo.kernels.cpu.float_panel import PAIRS, PANEL_ROWS
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, copy_bytes, give_back, unpacked
-from octavo.kernels.cpu.pair_dot import HAS_PAIRS
 from octavo.kernels.cpu.pair_panel import (
     CONFIG_BYTES,
     DEPTHS,
     MOST_ROWS,
+    TILE_BYTES,
     WIDE,
     configure,
     finish_pairs,
@@ -43,14 +43,6 @@ from octavo.kernels.cpu.vector import FORMATS, splat, store_some
 FORMAT = FORMATS[torch.bfloat16]
 TILE_SUMS_BYTES = MOST_ROWS * 2 * LANES * 4
 BLOCK_BYTES = 768 * 1024  # of rows
-GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
-GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
-GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
-GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
-GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
-GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
-GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
-GROUP_BYTES = int(__import__('os').environ.get('GB','256')) * 1024
 CHUNK = 8_000_000  # products that are taken at once, some 20 us of tiles
 CHUNK_BYTES = 128 * 1024  # of weights, where they are what takes time
 
@@ -67,18 +59,32 @@ def _pad_rows(x, x_stride, num_rows, depth, target, padded):
 
 
 @inlined
-def _multiply_by_tiles(rows, depth, layer, panels, sums, config, out):
-    """As multiply_block."""
+def _finish(sums, width, bias, out, count, column):
+    """out[count rows, 16 * width columns] = sums + bias, as far as there are columns."""
+    target, size, item = out
+    if width > 1 and column + width * LANES <= size:
+        place = target + column * item
+        finish_pairs(sums, bias + column * 4, place, size * item, count, width)
+    else:
+        finish_rows(FORMAT, sums, width, bias, target, size * item, count, column, size, item)
+
+
+@inlined
+def _multiply_by_tiles(rows, steps, layer, panels, sums, config, out):
+    """As multiply_block. Each set of rows fetches a part of the panels that follow."""
     x, x_stride, count = rows
     weight, panel_bytes, bias = layer
     target, size, item = out
     panel, end = panels
     num_sets = (count + MOST_ROWS - 1) // MOST_ROWS
     at_once = WIDE if count <= TILE_ROWS else WIDE // 2
-    in_group = max(1, GROUP_BYTES // (panel_bytes * at_once)) * at_once
     configured = 0
     while panel < end:
-        group_end = min(end, panel + in_group)
+        width = at_once if panel + at_once <= end else 1
+        place = weight + panel * panel_bytes
+        ahead, lines = place + width * panel_bytes, 0
+        if panel + width < end:
+            lines = (width * TILE_BYTES // LINE + num_sets - 1) // num_sets
         row = 0
         for s in range(num_sets):
             num = count // num_sets + (1 if s < count % num_sets else 0)
@@ -86,26 +92,17 @@ def _multiply_by_tiles(rows, depth, layer, panels, sums, config, out):
             if num != configured:
                 configure(config, num - second, second)
                 configured = num
-            source, result = x + row * x_stride, target + row * size * item
-            p = panel
-            while p < group_end:
-                width = at_once if p + at_once <= group_end else 1
-                place, column = weight + p * panel_bytes, p * LANES
-                parts, steps = (num - second, second), depth // DEPTHS
-                pair_panel(source, x_stride, place, panel_bytes, steps, sums, parts, width)
-                if width > 1 and column + width * LANES <= size:
-                    place_of_bias, start = bias + column * 4, result + column * item
-                    finish_pairs(sums, place_of_bias, start, size * item, num, width)
-                else:
-                    finish_rows(FORMAT, sums, width, bias, result, size * item, num, column, size, item)
-                p += width
+            a = x + row * x_stride, x_stride, num - second, second
+            b = place, panel_bytes, steps
+            pair_panel(a, b, sums, width, ahead + s * lines * steps * LINE, lines)
+            result = target + row * size * item, size, item
+            _finish(sums, width, bias, result, num, panel * LANES)
             row += num
-        panel = group_end
+        panel += width
     amx.release()
 
 
 def _multiply(has_tiles: bool) -> Kernel:
-    depths = DEPTHS if has_tiles else 2
     sums_bytes = TILE_SUMS_BYTES if has_tiles else SUMS_BYTES
 
     @kernel
@@ -131,7 +128,8 @@ def _multiply(has_tiles: bool) -> Kernel:
             rows, layer = (source, stride, count), (weight, panel_bytes, bias)
             target = out + begin * size * item, size, item
             if has_tiles:
-                _multiply_by_tiles(rows, padded, layer, panels, sums, config, target)
+                steps = padded // DEPTHS
+                _multiply_by_tiles(rows, steps, layer, panels, sums, config, target)
             else:
                 pairs = padded // 2
                 multiply_block(PAIRS, FORMAT, PANEL_ROWS, rows, pairs, layer, panels, sums, target)
@@ -152,7 +150,9 @@ def _split(num_rows: int, depth: int, num_panels: int) -> Split:
     products, panel_bytes = LANES * depth * block_rows, LANES * depth * 2
     at_once = WIDE if block_rows <= MOST_ROWS // 2 else WIDE // 2
     grain = min(CHUNK // products, CHUNK_BYTES // panel_bytes) // at_once * at_once
-    return Split(block_rows, num_items, max(at_once, grain, min(8 * CHUNK // products, num_items // 32)))
+    return Split(
+        block_rows, num_items, max(at_once, grain, min(8 * CHUNK // products, num_items // 32))
+    )
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from numba.core import cgutils, types
 from octavo.kernels.cpu import amx, lanes
 from octavo.kernels.cpu.jit import inlined, intrinsic
 from octavo.kernels.cpu.lanes import I64, LANES
-from octavo.kernels.cpu.memory import write_i64
+from octavo.kernels.cpu.memory import prefetch_far, write_i64
 from octavo.kernels.cpu.pair_dot import round_two
 
 DEPTHS = 32  # of a step
@@ -100,24 +100,29 @@ def _two_by_one(a, stride, rows, b, steps, c):
 
 
 @inlined
-def _two_by_two(a, stride, rows, b, panel_bytes, steps, c):
+def _two_by_two(a, b, c, ahead, lines):
     amx.zero(0)
     amx.zero(1)
     amx.zero(2)
     amx.zero(3)
-    other = a + rows * stride
+    upper, stride, rows, _ = a
+    panel, panel_bytes, steps = b
+    lower = upper + rows * stride
     for _ in range(steps):
-        amx.load(4, a, stride)
-        amx.load(6, b, 64)
+        amx.load(4, upper, stride)
+        amx.load(6, panel, 64)
         amx.dot_bf16(0, 4, 6)
-        amx.load(7, b + panel_bytes, 64)
+        amx.load(7, panel + panel_bytes, 64)
         amx.dot_bf16(1, 4, 7)
-        amx.load(5, other, stride)
+        amx.load(5, lower, stride)
         amx.dot_bf16(2, 5, 6)
         amx.dot_bf16(3, 5, 7)
-        a += 64
-        other += 64
-        b += TILE_BYTES
+        upper += 64
+        lower += 64
+        panel += TILE_BYTES
+        for _ in range(lines):
+            prefetch_far(ahead)
+            ahead += 64
     amx.store(0, c, 128)
     amx.store(1, c + 64, 128)
     amx.store(2, c + rows * 128, 128)
@@ -125,22 +130,24 @@ def _two_by_two(a, stride, rows, b, panel_bytes, steps, c):
 
 
 @inlined
-def pair_panel(a, stride, b, panel_bytes, steps, c, rows, width):
-    """C of (first, second) rows, for which the tiles are configured, and `width` panels.
+def pair_panel(a, b, c, width, ahead, lines):
+    """C of some rows and `width` panels.
 
-    width: 1, or 4 where there are no second rows, else 2; strides in bytes; c: [rows, width * 16]
-    float32.
+    a: (address, stride, first, second rows), for which the tiles are configured; b: (address, bytes
+    of a panel, steps); c: [rows, width * 16] float32; width: 1, or 4 where there are no second
+    rows, else 2; lines: cache lines from `ahead` on that two by two tiles fetch in every step.
     """
-    first, second = rows
+    rows, stride, first, second = a
+    panel, panel_bytes, steps = b
     if second == 0:
         if width == 1:
-            _one_by_one(a, stride, b, steps, c)
+            _one_by_one(rows, stride, panel, steps, c)
         else:
-            _one_by_four(a, stride, b, panel_bytes, steps, c)
+            _one_by_four(rows, stride, panel, panel_bytes, steps, c)
     elif width == 1:
-        _two_by_one(a, stride, first, b, steps, c)
+        _two_by_one(rows, stride, first, panel, steps, c)
     else:
-        _two_by_two(a, stride, first, b, panel_bytes, steps, c)
+        _two_by_two(a, b, c, ahead, lines)
 
 
 def _emit_finish(builder, operands, width):
@@ -158,9 +165,7 @@ def _emit_finish(builder, operands, width):
             ]
             rounded = round_two(builder, *both)
             target = builder.add(place, I64(v * LANES * 2))
-            builder.store(
-                rounded, builder.inttoptr(target, rounded.type.as_pointer()), align=2
-            )
+            builder.store(rounded, builder.inttoptr(target, rounded.type.as_pointer()), align=2)
 
 
 @intrinsic

@@ -94,9 +94,7 @@ def multiply_block(panel_format, format, most, rows, depth, layer, panels, sums,
         for s in range(num_sets):
             num = count // num_sets + (1 if s < count % num_sets else 0)
             source, result = x + row * x_stride, target + row * size * item
-            float_panel(
-                panel_format, source, x_stride, place, panel_bytes, depth, sums, num, width
-            )
+            float_panel(panel_format, source, x_stride, place, panel_bytes, depth, sums, num, width)
             finish_rows(format, sums, width, bias, result, size * item, num, column, size, item)
             row += num
         panel += width
