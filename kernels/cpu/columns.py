@@ -1,7 +1,7 @@
 """Products and softmax of attention with one query row in each lane, for a few vectors of rows.
 
     scores  [tokens, rows]  = K [tokens, width] x Q^T [width, rows]
-    softmax of each column, in place; no lane ever looks at another
+    softmax of each column, in place; no lane ever looks at another    (column_softmax.py)
     outputs [width, rows]   = outputs * factors + V^T [width, tokens] x weights [tokens, rows]
 
 K and V enter as single elements that are spread over the lanes. An element has four bytes: a
@@ -9,28 +9,15 @@ float32, or with *pairs* two neighbours in bfloat16 (of K and Q along width, of 
 along tokens), which AVX512-BF16 multiplies and adds in one instruction.
 """
 
-import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
 from octavo.kernels.cpu import lanes, registers
-from octavo.kernels.cpu.jit import inlined, intrinsic
+from octavo.kernels.cpu.jit import intrinsic
 from octavo.kernels.cpu.lanes import F32, I64, LANES
 from octavo.kernels.cpu.pair_dot import dot_pairs
 from octavo.kernels.cpu.registers import NUM_REGISTERS, REGISTER, SPLIT, WIDTH, ZERO
-from octavo.kernels.cpu.vector import (
-    FLOAT,
-    add,
-    exp2,
-    fma,
-    load,
-    maximum,
-    mul,
-    splat,
-    store,
-    sub,
-    vector,
-)
+from octavo.kernels.cpu.vector import vector
 
 i64 = types.int64
 MAX_VECTORS = 3 if NUM_REGISTERS // SPLIT >= 28 else 1  # of 16 rows
@@ -144,37 +131,3 @@ def pair(typing, first, second):
         return builder.bitcast(both, lanes.VECTOR)
 
     return vector(vector, vector), generate
-
-
-@inlined
-def softmax_columns(kind, scores, num_tokens, vectors, scale, highest, total, factors):
-    """scores[num_tokens, 16 * vectors] to weights 2 ** (score * scale - maximum) in place, pairs of
-    tokens packed together where the kind is pairs; num_tokens is even.
-
-    highest, total [16 * vectors]: running maxima and sums of weights; factors: what outputs and
-    sums of before are to be multiplied by.
-    """
-    row = vectors * LANES
-    scales = splat(scale)
-    for i in range(0, row, LANES):
-        before = load(FLOAT, highest, i)
-        top = load(FLOAT, scores, i)
-        for t in range(1, num_tokens):
-            top = maximum(load(FLOAT, scores, t * row + i), top)
-        top = maximum(mul(top, scales), before)
-        factor = exp2(sub(before, top))
-        minus_top = sub(splat(np.float32(0.0)), top)
-        added = splat(np.float32(0.0))
-        for t in range(0, num_tokens, 2):
-            first = exp2(fma(load(FLOAT, scores, t * row + i), scales, minus_top))
-            second = exp2(fma(load(FLOAT, scores, (t + 1) * row + i), scales, minus_top))
-            if are_pairs(kind):
-                first, second = to_short(first), to_short(second)
-                store(FLOAT, scores, t // 2 * row + i, pair(first, second))
-            else:
-                store(FLOAT, scores, t * row + i, first)
-                store(FLOAT, scores, (t + 1) * row + i, second)
-            added = add(added, add(first, second))
-        store(FLOAT, highest, i, top)
-        store(FLOAT, factors, i, factor)
-        store(FLOAT, total, i, add(mul(load(FLOAT, total, i), factor), added))

@@ -22,6 +22,16 @@ def read_i32(typing, address, index):
 
 
 @intrinsic
+def write_i32(typing, address, index, value):
+    def generate(context, builder, signature, args):
+        address, index, value = args
+        builder.store(builder.trunc(value, I32), lanes.pointer(builder, address, index, 4, I32))
+        return context.get_dummy_value()
+
+    return types.none(i64, i64, i64), generate
+
+
+@intrinsic
 def read_i64(typing, address, index):
     def generate(context, builder, signature, args):
         address, index = args

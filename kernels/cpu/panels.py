@@ -3,13 +3,15 @@
 panel      C[6, n] += A[6, depth] x B[depth, n]    sums in registers, A broadcast; n is 64 where
            there are 32 registers of 16 lanes, else 16
 transpose  16 rows of K, 16 columns of each, to 16 rows of K^T
+transpose_short   32 rows of V, 32 columns of each, to 32 rows of V^T, of 16 bits
 """
 
+from llvmlite import ir
 from numba.core import cgutils, types
 
 from octavo.kernels.cpu import lanes, registers
 from octavo.kernels.cpu.jit import intrinsic
-from octavo.kernels.cpu.lanes import F32, I64, LANES, MEMORY
+from octavo.kernels.cpu.lanes import F32, I32, I64, LANES, MEMORY
 from octavo.kernels.cpu.registers import NUM_REGISTERS, SPLIT, WIDTH
 
 i64 = types.int64
@@ -78,3 +80,33 @@ def transpose(typing, format, rows, column, target, target_stride):
         return context.get_dummy_value()
 
     return types.none(format, i64, i64, i64, i64), generate
+
+
+@intrinsic
+def transpose_short(typing, source, source_stride, target, target_stride):
+    """target[j][t] = source[t][j] for 32 x 32 numbers of 16 bits; strides in bytes."""
+    kind = ir.VectorType(lanes.I16, 2 * LANES)
+
+    def generate(context, builder, signature, args):
+        source, source_stride, target, target_stride = args
+        for half in (0, 4):  # of each eight columns
+            columns = [8 * part + half + i for part in range(4) for i in range(4)]
+            order = [j + row for j in columns for row in (0, 2 * LANES)]
+            order = ir.Constant(ir.VectorType(I32, 2 * LANES), order)
+            pairs = []
+            for t in range(0, 2 * LANES, 2):
+                places = [builder.mul(source_stride, I64(t + i)) for i in range(2)]
+                both = [
+                    builder.load(
+                        lanes.pointer(builder, builder.add(source, p), I64(0), 2, kind), align=2
+                    )
+                    for p in places
+                ]
+                pair = builder.shuffle_vector(*both, order)
+                pairs.append(builder.bitcast(pair, lanes.VECTOR))
+            for j, v in zip(columns, lanes.transposed(builder, pairs), strict=True):
+                row = builder.add(target, builder.mul(target_stride, I64(j)))
+                lanes.store_floats(builder, row, I64(0), v)
+        return context.get_dummy_value()
+
+    return types.none(i64, i64, i64, i64), generate

@@ -18,12 +18,12 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from octavo.kernels.cpu.column_softmax import softmax_columns
 from octavo.kernels.cpu.columns import (
     MAX_VECTORS,
     add_columns,
     are_pairs,
     score_columns,
-    softmax_columns,
 )
 from octavo.kernels.cpu.decode import attend_rows
 from octavo.kernels.cpu.heads import LOG2_E, ZERO, head_width

@@ -108,6 +108,23 @@ def exp2(typing, a):
 
 
 @intrinsic
+def exp2_short(typing, a):
+    """2 ** a to the precision of bfloat16, on CPUs with AVX-512 alone."""
+    return vector(vector), _emit(lanes.exp2_short)
+
+
+@intrinsic
+def are_equal(typing, a, b):
+    """Whether all lanes are."""
+
+    def make(builder, a, b):
+        same = builder.bitcast(builder.fcmp_ordered("oeq", a, b), lanes.I16)
+        return builder.icmp_signed("==", same, ir.Constant(lanes.I16, -1))
+
+    return types.boolean(vector, vector), _emit(make)
+
+
+@intrinsic
 def first_lane(typing, a):
     return f32(vector), _emit(lambda builder, a: builder.extract_element(a, I32(0)))
 
@@ -166,6 +183,26 @@ def keep_between(typing, a, low, high, fill):
         return builder.select(kept, a, lanes.splat(builder, fill))
 
     return vector(vector, i64, i64, f32), _emit(make)
+
+
+@intrinsic
+def keep_in_sight(typing, a, positions, index, token, reach, fill):
+    """a with fill in all lanes but those whose position p sees the token: p - reach < token <= p.
+
+    positions: address of int32, those of the lanes from `index` on.
+    """
+
+    def make(builder, a, positions, index, token, reach, fill):
+        place = lanes.pointer(builder, positions, index, 4, lanes.WORDS)
+        own = builder.load(place, align=4)
+        behind = builder.sub(own, lanes.splat_word(builder, token))
+        seen = builder.and_(
+            builder.icmp_signed(">=", behind, lanes.words(0)),
+            builder.icmp_signed("<", behind, lanes.splat_word(builder, reach)),
+        )
+        return builder.select(seen, a, lanes.splat(builder, fill))
+
+    return vector(vector, i64, i64, i64, i64, f32), _emit(make)
 
 
 @intrinsic
