@@ -15,7 +15,6 @@ from octavo.worker.attempts import Write
 from octavo.worker.stream_scope import StreamScope
 from octavo.worker.token_delta import token_delta
 
-
 # Writes tokens from an output index on without waiting; False if that cannot be done now.
 WriteTokens = Callable[[int, Ids[int]], bool]
 

@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba.core import types
 
 from octavo.kernels.cpu import amx
-from octavo.kernels.cpu.pair_dot import HAS_PAIRS
 from octavo.kernels.cpu.jit import inlined, intrinsic
+from octavo.kernels.cpu.pair_dot import HAS_PAIRS
 from octavo.kernels.cpu.vector import format_of
 
 SHORT = format_of(torch.bfloat16)

@@ -1,8 +1,8 @@
 """Turns a StepPlan into tensors, runs the model and samples.
 
-    StepPlan --> Batch --> model.forward --> logits --> sampler --> token ids
-       | decodes alone:     kept rows (decode_rows.py)
-       | with chunks:       new arrays
+StepPlan --> Batch --> model.forward --> logits --> sampler --> token ids
+   | decodes alone:     kept rows (decode_rows.py)
+   | with chunks:       new arrays
 """
 
 from dataclasses import replace

@@ -190,9 +190,7 @@ def test_rows_drawn_at_once_are_the_rules_own(kind: str, dtype: torch.dtype) -> 
         (0.0, 1e-9, 0.5, 0.95, 1.0),
         (0.0, 1e-9, 0.05, 0.9),
     )
-    samplings = [
-        SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m) for t, k, p, m in choices
-    ]
+    samplings = [SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m) for t, k, p, m in choices]
     logits = torch.from_numpy(np.stack([make_logits(kind, rng) for _ in samplings])).to(dtype)
     uniforms = rng.random(len(samplings))
     greatest = logits.float().amax(dim=1).double().numpy()
