@@ -34,6 +34,7 @@ from octavo.engine.sequence import Sequence
 from octavo.engine.step_budget import num_layer_parameters
 from octavo.sampling_params import SamplingParams
 from report import machine
+from stream import read
 
 # Bytes a weight; int4 with a 16-bit scale for each 32 weights.
 WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "int4": 0.5625}
@@ -80,9 +81,10 @@ def gemm_gflop_per_s(dtype: torch.dtype) -> float:
 
 
 def stream_s(num_bytes: float) -> float:
-    """Reading so many bytes once, by the faster of two readers."""
+    """Reading so many bytes once, by the fastest of three readers."""
     memory = torch.ones(int(num_bytes) // 4)
-    return min(best_s(memory.sum), best_s(lambda: torch.dot(memory, memory)))
+    readers = (memory.sum, lambda: torch.dot(memory, memory), lambda: read(memory))
+    return min(best_s(reader) for reader in readers)
 
 
 def product_parameters(config: ModelConfig) -> int:
