@@ -96,7 +96,7 @@ class Tokenizer:
             raise ChatTemplateError(
                 f"the model's chat template refused the messages: {error}"
             ) from error
-        return self._encode(prompt, add_special_tokens=False)
+        return self._encode(str(prompt), add_special_tokens=False)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Decode all tokens at once; ids that no token has (padding of the model) are left out."""
