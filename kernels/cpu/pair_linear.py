@@ -4,7 +4,12 @@
     AVX512-BF16     for each panel of 16 outputs, for each six rows:  float_panel of PAIRS
 
 Weights lie the same way for both: pairs of depths. Rows are read where they are, unless their depth
-is not a multiple of what is multiplied at once; whoever takes a chunk pads a copy then.
+is not a multiple of what is multiplied at once, or, for tiles, they do not begin with cache lines
+(six times slower to load); whoever takes a chunk pads a copy then.
+
+A row has the same bits in any batch and on any number of threads, but not by tiles and by dots,
+which add in another order. One thread of an Emerald Rapids core that others kept busy, GFLOP/s of
+SmolLM2-135M's layer at 16 / 64 / 128 / 512 rows: 252 / 605 / 800 / 970; at one row 17 GB/s.
 """
 
 import functools
@@ -113,8 +118,8 @@ def _multiply(has_tiles: bool) -> Kernel:
         )
         block_rows, padded = unpacked(args + 10 * 8, 2)
         num_panels = (size + LANES - 1) // LANES
-        is_padded = padded > depth
-        room = borrow(sums_bytes + CONFIG_BYTES + LINE + is_padded * block_rows * padded * 2)
+        is_copied = padded > depth or (has_tiles and (x | x_stride) % LINE != 0)
+        room = borrow(sums_bytes + CONFIG_BYTES + LINE + is_copied * block_rows * padded * 2)
         sums = (room + LINE - 1) // LINE * LINE
         config = sums + sums_bytes
         copy = config + CONFIG_BYTES
@@ -122,7 +127,7 @@ def _multiply(has_tiles: bool) -> Kernel:
             begin, panels = block_and_panels(first, last, num_panels, block_rows)
             count = min(block_rows, num_rows - begin)
             source, stride = x + begin * x_stride, x_stride
-            if is_padded:
+            if is_copied:
                 _pad_rows(source, stride, count, depth, copy, padded)
                 source, stride = copy, padded * 2
             rows, layer = (source, stride, count), (weight, panel_bytes, bias)

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional
 
 from octavo.kernels.cpu.amx import HAS_AMX_BF16
+from octavo.kernels.cpu.linear import is_shared, pack_linear
 from octavo.kernels.cpu.pair_dot import HAS_PAIRS
 from octavo.kernels.cpu.pair_linear import pair_product
 from octavo.kernels.cpu.panel_linear import PanelLinear
@@ -92,3 +93,19 @@ def test_rows_may_be_columns_and_may_be_none(has_tiles: bool) -> None:
     wide = torch.randn(5, 48).bfloat16()
     assert torch.equal(linear(wide.T[:32].T), linear(wide[:, :32].contiguous()))
     assert linear(wide[:0, :32]).shape == (0, 64)
+
+
+@has_tiles
+@pytest.mark.parametrize("start", [1, 8, 32])
+def test_rows_may_begin_inside_a_cache_line(start: int, has_tiles: bool) -> None:
+    weight, bias = layer(64, 64)
+    linear = PanelLinear(weight, bias, pair_product(has_tiles))
+    wide = torch.randn(40, 103).bfloat16()
+    x = wide[:, start : start + 64]
+    assert torch.equal(linear(x), linear(x.contiguous()))
+
+
+def test_helpers_take_part_in_bfloat16_products_where_these_are_our_own() -> None:
+    is_ours = isinstance(pack_linear(torch.zeros(4, 4).bfloat16(), None), PanelLinear)
+    assert is_shared(torch.bfloat16, None) == is_ours
+    assert is_ours or not (HAS_AMX_BF16 or HAS_PAIRS)
