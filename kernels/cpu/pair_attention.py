@@ -28,7 +28,9 @@ def pair_tokens(rows, width, num_tokens, values):
 
 @inlined
 def attend_pairs(packed, rows, lanes, tile, width, scale, reach):
-    """Fold one tile into the softmax of rows first .. end - 1; `first` begins a chunk.
+    """Fold one tile into the softmax of chunks that begin at rows first .. end - 1.
+
+    lanes: (first, end, number of all rows).
 
     packed: (keys, values, scores [64, 16 * MAX_VECTORS]); rows: (queries, outputs, positions,
     highest, total, factors) of row 0; tile: its first token.
@@ -36,7 +38,7 @@ def attend_pairs(packed, rows, lanes, tile, width, scale, reach):
     keys, values, scores = packed
     lane = lanes[0]
     while lane < lanes[1]:
-        vectors = min(MAX_VECTORS, (lanes[1] - lane + LANES - 1) // LANES)
+        vectors = min(MAX_VECTORS, (lanes[2] - lane + LANES - 1) // LANES)
         queries, outputs = rows[0] + 2 * lane * width, rows[1] + 4 * lane * width
         positions, highest = rows[2] + 4 * lane, rows[3] + 4 * lane
         total, factors = rows[4] + 4 * lane, rows[5] + 4 * lane

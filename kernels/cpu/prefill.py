@@ -6,6 +6,8 @@
         for each block of 24 query rows (tokens x the heads that share this KV head)
           scores [24, 64] = Q x K^T     online softmax     output [24, head_dim] += weights x V
 
+This is for CPUs and dtypes without products of 16 bits; for the others see prefill_columns.py.
+
 Tiles stand at multiples of 64 tokens, wherever a chunk begins: a row's result does not depend on
 how its prompt was cut. Slots that hold no token, or none in sight of the chunk, are never read.
 """
@@ -20,6 +22,8 @@ from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, float_of, give_back, read_i32, unpacked
 from octavo.kernels.cpu.packed import ROWS, TILE, add_values, pack_keys, pack_values, score
 from octavo.kernels.cpu.paging import check_paged, find_rows
+from octavo.kernels.cpu.prefill_columns import attend_prompts
+from octavo.kernels.cpu.short_kind import short_kind
 from octavo.kernels.cpu.softmax import softmax
 from octavo.kernels.cpu.spans import find_run
 from octavo.kernels.cpu.team import float_bits, kernel_per_format, run
@@ -177,6 +181,11 @@ def prefill_attention(
     """As `reference.prefill_attention`."""
     check_paged(query, kv_layer, block_tables, seq_lens)
     assert query_start.dtype == torch.int32 and query_start.is_contiguous()
+    kind = short_kind() if query.dtype == torch.bfloat16 else None
+    if kind is not None:
+        return attend_prompts(
+            kind, query, kv_layer, block_tables, seq_lens, query_start, scale, sliding_window
+        )
     _, num_heads, head_dim = query.shape
     _, _, num_kv_heads, block_size, _ = kv_layer.shape
     item = query.element_size()

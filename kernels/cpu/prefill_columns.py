@@ -12,12 +12,14 @@ are left out, which would add zeros: a row's result does not depend on how its p
 """
 
 import functools
+from itertools import pairwise
 
 import numpy as np
+import torch
 
 from octavo.kernels.cpu.column_softmax import NOTHING
 from octavo.kernels.cpu.columns import MAX_VECTORS
-from octavo.kernels.cpu.heads import ZERO
+from octavo.kernels.cpu.heads import LOG2_E, ZERO
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import (
@@ -27,42 +29,28 @@ from octavo.kernels.cpu.memory import (
     read_i32,
     unpacked,
     write_i32,
-    write_i64,
 )
 from octavo.kernels.cpu.paging import find_rows
 from octavo.kernels.cpu.pair_attention import attend_pairs, pair_tokens
-from octavo.kernels.cpu.panels import transpose
-from octavo.kernels.cpu.short_kind import SHORT, are_tiles, begin_products, end_products
+from octavo.kernels.cpu.prompt_rows import SPAN_UNIT, chunk_vectors, load_queries, save_outputs
+from octavo.kernels.cpu.short_kind import are_tiles, begin_products, end_products
 from octavo.kernels.cpu.sight import EVERYTHING, STEP, TILE
 from octavo.kernels.cpu.spans import find_run
-from octavo.kernels.cpu.team import Kernel
+from octavo.kernels.cpu.team import Kernel, float_bits, mailbox, run
 from octavo.kernels.cpu.tile_attention import CHUNK, attend_tile
 from octavo.kernels.cpu.tile_rows import (
     PAIR_WIDTH,
-    clear_row,
-    copy_row,
     gather_rows,
     transpose_rows,
 )
 from octavo.kernels.cpu.vector import (
     FLOAT,
-    first_lane,
-    load,
-    mul,
     splat,
     store,
-    store_some,
 )
 
-SPAN_UNIT = 96  # spans are multiples of it: whole chunks, of two vectors or of three
-
-
-@inlined
-def _chunk_vectors(kind, lane, count):
-    """Vectors of rows of the chunk that begins at a lane."""
-    if are_tiles(kind):
-        return CHUNK // LANES
-    return min(MAX_VECTORS, (count - lane + LANES - 1) // LANES)
+ITEM_FLOP = 5e8  # at most, about 1 ms; a core that is wanted back waits for an item
+ITEMS = 8  # at least, for a team, where a span is long enough
 
 
 @inlined
@@ -88,71 +76,16 @@ def _fold(kind, packed, rows, lanes, tile, width, scale, reach):
 
 
 @inlined
-def _load_queries(kind, source, strides, owned, addresses, scratch, queries):
-    """queries[chunk][pair of dimensions][row]; rows past the last are zeros.
-
-    source: the span's KV head and token 0; owned: (first row, rows, heads, head_dim, width).
-    """
-    first, count, group, size, width = owned
-    depth = width // 2
-    lane = 0
-    while lane < count:
-        vectors = _chunk_vectors(kind, lane, count)
-        for vec in range(vectors):
-            for j in range(LANES):
-                row = scratch + 4 * j * depth
-                write_i64(addresses, j, row)
-                r = lane + vec * LANES + j
-                if r < count:
-                    token, h = divmod(first + r, group)
-                    copy_row(source + token * strides[0] + h * strides[1], row, size, width)
-                else:
-                    clear_row(row, width)
-            target = queries + 4 * (lane * depth + vec * LANES)
-            for i in range(0, depth, LANES):
-                transpose(FLOAT, addresses, i, target + 4 * i * vectors * LANES, vectors * LANES)
-        lane += vectors * LANES
-
-
-@inlined
-def _save_outputs(kind, outputs, total, owned, addresses, scratch, out, strides):
-    """The rows' weighted means to out, of the span's KV head and token 0."""
-    first, count, group, size, width = owned
-    whole = size // LANES * LANES
-    lane = 0
-    while lane < count:
-        vectors = _chunk_vectors(kind, lane, count)
-        for vec in range(vectors):
-            for i in range(0, size, LANES):
-                for j in range(LANES):
-                    place = lane * width + (i + j) * vectors * LANES + vec * LANES
-                    write_i64(addresses, j, outputs + 4 * place)
-                transpose(FLOAT, addresses, 0, scratch + 4 * i, width)
-            for j in range(min(LANES, count - lane - vec * LANES)):
-                r = lane + vec * LANES + j
-                inverse = splat(np.float32(1.0) / first_lane(load(FLOAT, total, r)))
-                token, h = divmod(first + r, group)
-                target = out + token * strides[0] + h * strides[1]
-                row = scratch + 4 * j * width
-                for i in range(0, whole, LANES):
-                    store(SHORT, target, i, mul(load(FLOAT, row, i), inverse))
-                if whole < size:
-                    rest = mul(load(FLOAT, row, whole), inverse)
-                    store_some(SHORT, target, whole, size - whole, rest)
-        lane += vectors * LANES
-
-
-@inlined
 def _rows_in_sight(kind, positions, count, tile, reach):
-    """(first, end) of the rows whose chunks may see something of the tile; first begins a chunk."""
-    chunk = _chunk_vectors(kind, 0, SPAN_UNIT) * LANES
+    """(first, end, count) of the rows that may see something of the tile; first begins a chunk."""
+    chunk = chunk_vectors(kind, 0, SPAN_UNIT) * LANES
     first = 0
     while read_i32(positions, min(first + chunk, count) - 1) < tile:
         first += chunk
     end = count
     while end > first and read_i32(positions, end - 1) - reach >= tile + TILE - 1:
         end -= 1
-    return first, end
+    return first, end, count
 
 
 @functools.lru_cache(typed=True)  # kinds are equal numbers of unequal types
@@ -220,7 +153,7 @@ def prefill_kernel(kind: np.generic) -> Kernel:
             owned = (begin, count, group, size, width)
             source = query + start * query_token + head * group * query_head
             strides = (query_token, query_head)
-            _load_queries(kind, source, strides, owned, addresses, scratch, queries)
+            load_queries(kind, source, strides, owned, addresses, scratch, queries)
             num_lanes = (count + CHUNK - 1) // CHUNK * CHUNK
             for r in range(num_lanes):
                 write_i32(positions, r, place + (begin + min(r, count - 1)) // group)
@@ -246,8 +179,71 @@ def prefill_kernel(kind: np.generic) -> Kernel:
                 _fold(kind, packed, state, lanes, tile, width, scale, reach)
             strides = (num_heads * size * 2, size * 2)
             target = out + start * strides[0] + head * group * strides[1]
-            _save_outputs(kind, outputs, total, owned, addresses, scratch, target, strides)
+            save_outputs(kind, outputs, total, owned, addresses, scratch, target, strides)
         end_products(kind)
         give_back(borrowed)
 
     return Kernel(prefill)
+
+
+def _span_rows(starts: list[int], longest: int, num_heads: int, shape: torch.Size) -> int:
+    """Query rows of an item: many, as K and V are packed for each, but soon done."""
+    _, _, num_kv_heads, _, head_dim = shape
+    most = ITEM_FLOP / (4 * head_dim * max(1, longest))
+    if mailbox() != 0:
+        most = min(most, starts[-1] * num_heads / ITEMS)
+    return SPAN_UNIT * min(8, max(1, int(most) // SPAN_UNIT))
+
+
+def attend_prompts(
+    kind: np.generic,
+    query: torch.Tensor,
+    kv_layer: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    query_start: torch.Tensor,
+    scale: float,
+    sliding_window: int = 0,
+    span_rows: int | None = None,
+) -> torch.Tensor:
+    """As `reference.prefill_attention`, in bfloat16; scale is positive.
+
+    Args:
+        kind: of short_kind.py.
+        span_rows: query rows of an item, a multiple of SPAN_UNIT; no result depends on it.
+    """
+    assert query.dtype == torch.bfloat16 and scale > 0
+    _, num_heads, head_dim = query.shape
+    _, _, num_kv_heads, block_size, _ = kv_layer.shape
+    group = num_heads // num_kv_heads
+    starts = query_start.tolist()
+    if span_rows is None:
+        span_rows = _span_rows(starts, int(seq_lens.max()), num_heads, kv_layer.shape)
+    num_spans = sum(-(-(b - a) * group // span_rows) for a, b in pairwise(starts))
+    out = torch.empty(query.shape, dtype=query.dtype)
+    query_token, query_head, _ = query.stride()
+    run(
+        prefill_kernel(kind),
+        (
+            query.data_ptr(),
+            query_token * 2,
+            query_head * 2,
+            kv_layer.data_ptr(),
+            *(stride * 2 for stride in kv_layer.stride()[:4]),
+            block_tables.data_ptr(),
+            block_tables.stride(0) * 4,
+            seq_lens.data_ptr(),
+            query_start.data_ptr(),
+            out.data_ptr(),
+            num_heads,
+            num_kv_heads,
+            block_size,
+            head_dim,
+            float_bits(scale * LOG2_E),
+            sliding_window,
+            span_rows,
+        ),
+        num_spans * num_kv_heads,
+        1,
+    )
+    return out

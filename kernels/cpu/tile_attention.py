@@ -13,6 +13,8 @@ A row's result depends on neither the rest of its chunk nor how many tokens lie 
 at fixed places of the tile, and what is out of sight adds exact zeros.
 """
 
+import numpy as np
+
 from octavo.kernels.cpu import amx
 from octavo.kernels.cpu.column_softmax import highest_scores
 from octavo.kernels.cpu.columns import pair, to_short
@@ -29,8 +31,8 @@ from octavo.kernels.cpu.vector import (
     exp2_short,
     fma,
     load,
-    maximum,
     mul,
+    raised,
     splat,
     store,
     sub,
@@ -39,6 +41,7 @@ from octavo.kernels.cpu.vector import (
 CHUNK = 32  # rows
 PART = 16  # tokens of scores and weights
 ROW = 128  # bytes of 32 lanes
+SLACK = np.float32(8.0)  # how far a row's weights may exceed 1, as a power of two
 
 
 @inlined
@@ -107,9 +110,12 @@ def _work(keys, values, width, scored, weighed, added, scale):
                 else:
                     amx.store(3, place + 64, ROW)
             until = min(last, (8 * unit + 2 * half + 2) * pace >> 16)
+            ends_early = half == 0 and k == depth - 1 and depth % 2 == 1
+            if ends_early:  # these scores' place must have been read
+                until = max(until, min(last, (t + PART) // 2))
             sums = _weigh(scores, new_weights, p, until, tops, scales, sums)
             p = max(p, until)
-            if half == 0 and has_scores and k == depth - 1 and depth % 2 == 1:
+            if ends_early and has_scores:
                 amx.store(0, new_scores + t * ROW, ROW)
                 amx.store(1, new_scores + t * ROW + 64, ROW)
         output = outputs + 16 * unit * ROW
@@ -147,11 +153,15 @@ def _work(keys, values, width, scored, weighed, added, scale):
 
 @inlined
 def _raise_tops(scores, low, end, highest, total, outputs, width, scale):
-    """The rows' maxima with these tokens; what came of smaller ones is scaled down."""
+    """The rows' references, where these tokens are far above: what came before is scaled down.
+
+    A row's weights are relative to its reference, which need not be its maximum: float32 and
+    bfloat16 are as exact SLACK powers of two above it.
+    """
     for i in range(0, CHUNK, LANES):
         before = load(FLOAT, highest, i)
-        peak = highest_scores(scores + low * ROW + 4 * i, end - low, CHUNK)
-        top = maximum(mul(peak, splat(scale)), before)
+        peak = mul(highest_scores(scores + low * ROW + 4 * i, end - low, CHUNK), splat(scale))
+        top = raised(before, peak, SLACK)
         if not are_equal(top, before):
             factor = exp2(sub(before, top))
             store(FLOAT, highest, i, top)

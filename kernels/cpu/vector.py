@@ -103,6 +103,17 @@ def maximum(typing, a, b):
 
 
 @intrinsic
+def raised(typing, a, b, slack):
+    """b in lanes where it is more than slack above a, else a."""
+
+    def make(builder, a, b, slack):
+        limit = builder.fadd(a, lanes.splat(builder, slack))
+        return builder.select(builder.fcmp_ordered("ogt", b, limit), b, a)
+
+    return vector(vector, vector, f32), _emit(make)
+
+
+@intrinsic
 def exp2(typing, a):
     return vector(vector), _emit(lanes.exp2)
 

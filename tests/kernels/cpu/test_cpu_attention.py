@@ -1,48 +1,18 @@
 """CPU attention against the float32 reference, on pools whose unused slots hold NaN."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 
 from octavo.kernels import reference
 from octavo.kernels.cpu import ops
 from octavo.kernels.cpu.team import HelperCore, Team
+from paged_kv import paged, queries
 
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 DTYPES = list(TOLERANCE)
 HEAD_DIMS = [64, 80, 96, 128, 256, 8]
 # num_heads, num_kv_heads, block_size, sliding_window
 SHAPES = [(9, 3, 16, 0), (8, 1, 8, 0), (4, 4, 128, 5), (14, 2, 32, 70), (5, 1, 24, 33)]
-
-
-@dataclass
-class Paged:
-    """Sequences of random length in a pool of 3 layers; slots that hold no token are NaN."""
-
-    kv_layer: torch.Tensor
-    block_tables: torch.Tensor
-    seq_lens: torch.Tensor
-
-
-def paged(lengths: list[int], num_kv_heads: int, block_size: int, like: torch.Tensor) -> Paged:
-    counts = [-(-n // block_size) for n in lengths]
-    kv = like.new_full(
-        (sum(counts) + 2, 3, 2, num_kv_heads, block_size, like.shape[-1]), float("nan")
-    )
-    free = torch.randperm(len(kv)).tolist()
-    tables = torch.zeros(len(lengths), max(counts) + 1, dtype=torch.int32)
-    for table, length, count in zip(tables, lengths, counts, strict=True):
-        for i in range(count):
-            table[i] = block = free.pop()
-            used = min(block_size, length - i * block_size)
-            kv[block, :, :, :, :used] = torch.randn(kv[block, :, :, :, :used].shape).to(kv.dtype)
-    return Paged(kv[:, 1], tables, torch.tensor(lengths, dtype=torch.int32))
-
-
-def queries(num_rows: int, num_heads: int, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """A strided view, as a slice of a fused q-k-v projection is."""
-    return torch.randn(num_rows, num_heads + 2, head_dim).to(dtype)[:, :num_heads]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -106,9 +76,10 @@ def test_a_sequence_decodes_the_same_alone_and_in_any_batch(dtype: torch.dtype) 
         assert torch.equal(alone, together[one])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [0, 50])
-def test_a_prompt_gives_the_same_bits_however_it_is_cut(window: int) -> None:
-    query = queries(200, 6, 64, torch.float32)
+def test_a_prompt_gives_the_same_bits_however_it_is_cut(window: int, dtype: torch.dtype) -> None:
+    query = queries(200, 6, 64, dtype)
     kv = paged([200], 2, 16, query)
 
     def attend(start: int, end: int) -> torch.Tensor:
