@@ -133,9 +133,10 @@ class Scheduler:
         self, plan: StepPlan, token_ids: Listed[int | InvalidLogits]
     ) -> list[SequenceOutput]:
         """Book what the step computed; token_ids stand in the order of plan.sampled."""
-        sampled = dict(zip(plan.sampled, token_ids, strict=True))
-        for seq in plan.decodes:
-            self._advance(seq, 1, sampled[seq])
+        num_decodes = len(plan.decodes)
+        for seq, token_id in zip(plan.decodes, token_ids[:num_decodes], strict=True):
+            self._advance(seq, 1, token_id)
+        sampled = dict(zip(plan.sampled[num_decodes:], token_ids[num_decodes:], strict=True))
         for chunk in plan.chunks:
             self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq))
         holders = chain(self._running, self._filling.values(), self._lingering.values())
@@ -150,7 +151,8 @@ class Scheduler:
         return outputs
 
     def load(self) -> Load:
-        behind = sum(seq.num_missing_tokens for seq in self._running if seq.num_missing_tokens > 1)
+        missing = [seq.num_missing_tokens for seq in self._running]
+        behind = sum(missing) - missing.count(1)
         preempted = sum(seq.num_tokens for seq in self._preempted)
         return Load(
             running_sequences=self.num_active,
@@ -173,6 +175,8 @@ class Scheduler:
         return budget
 
     def _plan_chunks(self, plan: StepPlan, budget: int) -> int:
+        if len(plan.decodes) == len(self._running):
+            return budget
         for seq in self._running:
             if budget > 0 and seq.num_missing_tokens > 1:
                 budget = self._plan_rows(plan, seq, budget)
@@ -243,7 +247,8 @@ class Scheduler:
         num_before = seq.num_computed_tokens
         seq.num_computed_tokens += num_tokens
         num_prompt_left = seq.num_prompt_tokens - num_before
-        self.totals.prompt_tokens_computed += max(0, min(num_tokens, num_prompt_left))
+        if num_prompt_left > 0:
+            self.totals.prompt_tokens_computed += min(num_tokens, num_prompt_left)
         if isinstance(sampled, InvalidLogits):
             self._finish(seq)  # and register nothing: its KV may be as bad as its logits
             self._outputs.append(SequenceOutput(seq.seq_id, seq.num_computed_tokens, error=sampled))
@@ -270,7 +275,7 @@ class Scheduler:
         first_index = seq.num_output_tokens
         seq.append(token_id)
         self.totals.tokens_generated += 1
-        if seq.is_finished:
+        if seq.finish_reason is not None:
             self._finish(seq)
         self._tell(seq, (token_id,), first_index)
 
