@@ -11,7 +11,6 @@ import asyncio
 import gc
 import logging
 import queue
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -32,9 +31,6 @@ OnCacheChange = Callable[[list[BlockKey], list[BlockKey]], None]
 # While there is work that no step can advance (blocks are held by others), the thread shows that
 # it lives by an empty step this often.
 IDLE_STEP_S = 1.0
-# For how long the event loop's thread may keep the interpreter while a step waits for it between
-# two kernels. Python's own 5 ms would make every such step wait until all tokens are handed out.
-SWITCH_INTERVAL_S = 50e-6
 # A step that hangs must not keep the process from ending.
 STOP_TIMEOUT_S = 10.0
 
@@ -65,8 +61,6 @@ class EngineLoop:
         self._asyncio_loop = asyncio.get_running_loop()
         # A full collection over the libraries' objects would cost more than a step's scheduling.
         gc.freeze()
-        self._switch_interval_s = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._thread.start()
         return self
 
@@ -75,7 +69,6 @@ class EngineLoop:
         await asyncio.to_thread(self._thread.join, STOP_TIMEOUT_S)
         if self._thread.is_alive():
             logger.error("the engine's step did not end within %g s; left behind", STOP_TIMEOUT_S)
-        sys.setswitchinterval(self._switch_interval_s)
         gc.unfreeze()
         self._end_all(EngineDied("the engine loop was closed"))
 
