@@ -1,7 +1,7 @@
 """Raw memory inside numba code: int64 addresses to integers, buffers, copies and prefetches."""
 
-import numba
 from llvmlite import ir
+from numba import carray  # type: ignore[attr-defined]
 from numba.core import cgutils, errors, types
 
 from octavo.kernels.cpu import lanes
@@ -97,7 +97,7 @@ def _pointer(typing, item, address):
 @inlined
 def array_at(item, address, size):
     """The memory at `address` as an array of items of this numpy scalar's type."""
-    return numba.carray(_pointer(item, address), (size,))
+    return carray(_pointer(item, address), (size,))
 
 
 @intrinsic

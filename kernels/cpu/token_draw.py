@@ -7,6 +7,8 @@ Buckets and their parts are added up in another order than the rule's running su
 token only where a boundary lies within rounding of the sum: such a row is left to the caller.
 """
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -25,6 +27,10 @@ FIRST_BUCKET = 1023 << 6  # that of 1.0
 # A sum of n numbers is exact to n * 2**-53 of itself, in any order; sums of sums, and two of them.
 ROUNDING = 2.0**-49
 UNSURE = -1
+# With top-k only tokens of at least this weight are looked at, the greatest being 1, if enough are.
+HEAD_FLOOR = math.exp(-6.0)
+FLOOR_MARGIN = 1e-6
+LEAST_FLOAT32 = float(np.finfo(np.float32).min)
 F64, I64 = np.float64(0), np.int64(0)
 
 
@@ -45,7 +51,7 @@ def _bucket(bits):
 
 @inlined
 def _fill_buckets(weights, bits, least, masses, counts):
-    """Weights of at least `least`, by bucket; returns (mass, number) of all of them."""
+    """Weights of at least `least`, by bucket; returns their number."""
     masses[:] = 0.0
     counts[:] = 0
     for i in range(len(weights)):
@@ -53,16 +59,17 @@ def _fill_buckets(weights, bits, least, masses, counts):
             b = _bucket(bits[i])
             masses[b] += weights[i]
             counts[b] += 1
-    return masses.sum(), counts.sum()
+    return counts.sum()
 
 
 @inlined
-def _gather(weights, bits, least, bucket, found, ids):
+def _gather(row, bucket):
     """The tokens of a bucket, in order of ids; returns how many."""
+    weights, bits, least, _, _, found, ids, tokens = row
     count = 0
     for i in range(len(weights)):
         if _bucket(bits[i]) == bucket and weights[i] >= least:
-            found[count], ids[count] = weights[i], i
+            found[count], ids[count] = weights[i], tokens[i]
             count += 1
     return count
 
@@ -122,12 +129,12 @@ def _cross(found, ids, count, target, before, mass, by_rank):
 @inlined
 def _locate(row, target, by_rank):
     """As `_cross`, over all buckets; id -1 if it falls among the least weights."""
-    weights, bits, least, masses, counts, found, ids = row
+    _, _, _, masses, counts, found, ids, _ = row
     before, mass = 0.0, 0.0
     for b in range(BUCKETS - 1):
         size = np.float64(counts[b]) if by_rank else masses[b]
         if target < before + size:
-            count = _gather(weights, bits, least, b, found, ids)
+            count = _gather(row, b)
             return _cross(found, ids, count, target, before, mass, by_rank)
         before += size
         mass += masses[b]
@@ -135,12 +142,11 @@ def _locate(row, target, by_rank):
 
 
 @inlined
-def _draw(row, top_k, top_p, uniform):
-    """The token of a row, or UNSURE."""
-    weights, bits, least, masses, counts, found, ids = row
-    total, num_kept = _fill_buckets(weights, bits, least, masses, counts)
-    margin = ROUNDING * len(weights) * total
-    if 0 < top_k < len(weights) and top_k <= num_kept:
+def _draw(row, size, num_kept, top_k, top_p, uniform):
+    """The token of a row whose buckets are filled with num_kept tokens, or UNSURE."""
+    total = row[3].sum()
+    margin = ROUNDING * size * total
+    if 0 < top_k < size and top_k <= num_kept:
         _, mass, weight, token_id = _locate(row, top_k - 0.5, True)
         if token_id < 0:
             return UNSURE
@@ -158,41 +164,85 @@ def _draw(row, top_k, top_p, uniform):
     return token_id if is_sure else UNSURE
 
 
+@inlined
+def _keep_above(strip, lowest, start, kept, tokens, count):
+    """Append the logits of a strip that reach `lowest`, and their ids; returns how many there are
+    then."""
+    for i in range(len(strip)):
+        if strip[i] >= lowest:
+            kept[count], tokens[count] = strip[i], start + i
+            count += 1
+    return count
+
+
+@inlined
+def _lowest_logit(greatest, temperature, floor):
+    """Below this no weight reaches `floor`; a little less, since it is compared in float32."""
+    if floor == 0.0:
+        return -np.float32(np.inf)
+    lowest = greatest + temperature * (np.log(floor) - FLOOR_MARGIN)
+    return np.float32(max(lowest, LEAST_FLOAT32))
+
+
+@inlined
+def _weigh_above(format, source, size, item, scale, floor, strips, kept, tokens, weights):
+    """Weights and ids of all tokens of a row that may reach `floor`, and some more; how many."""
+    strip_at, strip, power_bits, powers = strips
+    greatest, temperature = scale
+    lowest = _lowest_logit(greatest, temperature, floor)
+    count = 0
+    for start in range(0, size, STRIP):
+        num = min(STRIP, size - start)
+        _widen(format, source + start * item, strip_at, num)
+        count = _keep_above(strip[:num], lowest, start, kept, tokens, count)
+    for start in range(0, count, STRIP):
+        end = min(start + STRIP, count)
+        span = weights[start:end]
+        weigh_strip(kept[start:end], greatest, temperature, power_bits, powers, span)
+    return count
+
+
 @kernel_per_format
 def _draw_rows(format):
     def draw_rows(args, first, last):
         """logits: [*, size], stride in bytes; of each item: its row, the row's greatest logit,
-        temperature, top_k, top_p, min_p and uniform; out: int64."""
+        temperature, top_p, min_p and uniform, and top_k; out: int64."""
         logits, stride, size, item, num_items = unpacked(args, 5)
         rows_at, numbers_at, top_ks_at, out_at = unpacked(args + 5 * 8, 4)
         rows, top_ks = array_at(I64, rows_at, num_items), array_at(I64, top_ks_at, num_items)
         out, numbers = array_at(I64, out_at, num_items), array_at(F64, numbers_at, 5 * num_items)
-        room = borrow(24 * size + 16 * BUCKETS + 12 * STRIP + LINE)
+        room = borrow(36 * size + 16 * BUCKETS + 12 * STRIP + LINE)
         base = (room + LINE - 1) // LINE * LINE
-        weights, bits = array_at(F64, base, size), array_at(I64, base, size)
-        found, ids = array_at(F64, base + 8 * size, size), array_at(I64, base + 16 * size, size)
-        base += 24 * size
         masses, counts = array_at(F64, base, BUCKETS), array_at(I64, base + 8 * BUCKETS, BUCKETS)
         base += 16 * BUCKETS
         powers, power_bits = array_at(F64, base, STRIP), array_at(I64, base, STRIP)
         strip_at = base + 8 * STRIP
         strip = array_at(FLOAT, strip_at, STRIP)
+        base += 12 * STRIP
+        all_weights, all_bits = array_at(F64, base, size), array_at(I64, base, size)
+        found, ids = array_at(F64, base + 8 * size, size), array_at(I64, base + 16 * size, size)
+        tokens, kept = (
+            array_at(I64, base + 24 * size, size),
+            array_at(FLOAT, base + 32 * size, size),
+        )
+        strips = (strip_at, strip, power_bits, powers)
         for i in range(first, last):
             source = logits + rows[i] * stride
-            greatest, temperature, top_p, min_p, uniform = (
-                numbers[5 * i],
-                numbers[5 * i + 1],
-                numbers[5 * i + 2],
-                numbers[5 * i + 3],
-                numbers[5 * i + 4],
-            )
-            for start in range(0, size, STRIP):
-                count = min(STRIP, size - start)
-                _widen(format, source + start * item, strip_at, count)
-                span = weights[start : start + count]
-                weigh_strip(strip[:count], greatest, temperature, power_bits, powers, span)
-            row = (weights, bits, min_p, masses, counts, found, ids)
-            out[i] = _draw(row, top_ks[i], top_p, uniform)
+            scale = numbers[5 * i], numbers[5 * i + 1]
+            top_p, min_p, uniform = numbers[5 * i + 2], numbers[5 * i + 3], numbers[5 * i + 4]
+            top_k = top_ks[i]
+            floor = max(min_p, HEAD_FLOOR) if 0 < top_k < size else min_p
+            while True:
+                count = _weigh_above(
+                    format, source, size, item, scale, floor, strips, kept, tokens, all_weights
+                )
+                weights, bits = all_weights[:count], all_bits[:count]
+                num_kept = _fill_buckets(weights, bits, floor, masses, counts)
+                if floor == min_p or num_kept >= top_k:
+                    break
+                floor = min_p
+            row = (weights, bits, floor, masses, counts, found, ids, tokens)
+            out[i] = _draw(row, size, num_kept, top_k, top_p, uniform)
         give_back(room)
 
     return draw_rows

@@ -3,11 +3,11 @@
     logits -> weights w = exp((logit - max) / T) -> min-p -> top-k -> top-p -> draw
 
 Kept tokens stand in order of descending weight, ties by id. The draw is the first whose cumulative
-weight (float64) exceeds u times the kept total, clamped to the last nonzero one. `draw` is this rule
-to the letter: every seed's tokens are its. A kernel finds the same tokens without sorting
-(kernels/cpu/token_draw.py), and leaves to `draw` the few rows where a rounding of its sums could
-decide. There sorting the whole vocabulary is avoided: a floor on the weight cuts out a head of the
-sorted order, and only when the answer lies beyond the head is the floor lowered.
+weight (float64) exceeds u times the kept total, clamped to the last nonzero one. `draw` is this
+rule to the letter. A kernel finds the same tokens without sorting (kernels/cpu/token_draw.py), and
+leaves to `draw` the few rows where a rounding of its sums could decide. There sorting the whole
+vocabulary is avoided: a floor on the weight cuts out a head of the sorted order, and only when the
+answer lies beyond the head is the floor lowered.
 """
 
 import math
@@ -23,14 +23,12 @@ from octavo.engine.philox import token_uniforms
 from octavo.engine.sequence import Sequence
 from octavo.kernels.cpu.argmax import argmax
 from octavo.kernels.cpu.softmax_weights import weigh
-from octavo.kernels.cpu.token_draw import UNSURE, draw_rows
+from octavo.kernels.cpu.token_draw import FLOOR_MARGIN, LEAST_FLOAT32, UNSURE, draw_rows
 from octavo.sampling_params import SamplingParams
 
 Row = npt.NDArray[np.float32]  # [vocab_size]
 Weights = npt.NDArray[np.float64]
 
-FLOOR_MARGIN = 1e-6
-LEAST_FLOAT32 = float(np.finfo(np.float32).min)
 # Least weights of the heads tried in turn, the greatest weight being 1; 0 keeps all.
 HEAD_FLOORS = (math.exp(-6.0), math.exp(-12.0), 0.0)
 
@@ -38,8 +36,8 @@ HEAD_FLOORS = (math.exp(-6.0), math.exp(-12.0), 0.0)
 def sample(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[int | InvalidLogits]:
     """Choose the next token of each sequence.
 
-    logits: [len(seqs), vocab_size], in the model's dtype. A row without a finite greatest logit gives
-    InvalidLogits in its place.
+    logits: [len(seqs), vocab_size], in the model's dtype. A row without a finite greatest logit
+    gives InvalidLogits in its place.
     """
     greatest, token_ids = _argmax(logits)
     chosen: list[int | InvalidLogits] = [*token_ids.tolist()]
@@ -56,8 +54,8 @@ def sample(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[int | InvalidLo
         picked = [seqs[row] for row in drawn]
         host = logits[drawn].cpu() if logits.is_cuda else logits
         places = range(len(drawn)) if logits.is_cuda else drawn
-        token_ids = _draw_rows(host, places, greatest[drawn], picked)
-        for row, token_id in zip(drawn, token_ids, strict=True):
+        draws = _draw_rows(host, places, greatest[drawn], picked)
+        for row, token_id in zip(drawn, draws, strict=True):
             chosen[row] = token_id
     return chosen
 

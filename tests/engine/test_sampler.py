@@ -241,3 +241,11 @@ def test_sixteen_bit_logits_give_the_tokens_of_their_float32_values() -> None:
     samplings = [SamplingParams(seed=i, temperature=i % 2 * 0.8) for i in range(12)]
     seqs = make_sequences(samplings)
     assert sample(logits, seqs) == sample(logits.float(), seqs)
+
+
+def test_where_rounding_could_decide_the_rule_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.zeros(1, 4)  # half of the total is just where the third token begins
+    numbers = np.array([[0.0, 1.0, 1.0, 0.0, 0.5]])
+    assert draw_rows(logits, np.zeros(1, np.int64), numbers, np.zeros(1, np.int64)) == [UNSURE]
+    monkeypatch.setattr("octavo.engine.sampler.token_uniforms", lambda *_: np.array([0.5]))
+    assert sample(logits, make_sequences([SamplingParams(seed=1)])) == [2]

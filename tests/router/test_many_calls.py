@@ -13,7 +13,7 @@ from octavo.internal.v1alpha1.worker_pb2 import DecodeRequest, DecodeResponse
 from octavo.router.many_calls import MAX_MESSAGE_BYTES, ManyCall, ManyCalls
 from octavo.rpc.channels import open_channel, server_options
 from octavo.rpc.errors import Overloaded, errors_to_status
-from octavo.worker.many_calls import CallContext, serve_many_decodes
+from octavo.worker.many_calls import MAX_UNSENT, Call, CallContext, serve_many_decodes
 
 START = DecodeRequest(start=DecodeRequest.Start())
 STOP = DecodeRequest(stop=DecodeRequest.Stop(samples=[0]))
@@ -91,8 +91,10 @@ class Leases(worker_pb2_grpc.DecodeServiceServicer):
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[tuple[Leases, Calls, grpc.aio.Server]]:
-    server, leases = grpc.aio.server(options=server_options()), Leases()
+async def serving(
+    leases: Leases | None = None,
+) -> AsyncIterator[tuple[Leases, Calls, grpc.aio.Server]]:
+    server, leases = grpc.aio.server(options=server_options()), leases or Leases()
     worker_pb2_grpc.add_DecodeServiceServicer_to_server(leases, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -211,3 +213,35 @@ async def test_large_requests_do_not_share_a_message() -> None:
             await ear.responses.get()
         assert leases.num_held == 20
         assert leases.streams[0].num_messages > 10
+
+
+class TokenWriter(Leases):
+    """Each call writes tokens without waiting as long as there is room, then by waiting."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__()
+        self.num_tokens = num_tokens
+        self.num_refused = 0
+
+    async def Decode(self, _: object, context: CallContext[DecodeResponse]) -> None:
+        assert isinstance(context, Call)
+        await context.read()
+        for index in range(self.num_tokens):
+            if not context.write_tokens(index, (index + 7,)):
+                self.num_refused += 1
+                tokens = worker_pb2.TokenDelta(first_index=index, token_ids=[index + 7])
+                await context.write(DecodeResponse(tokens=tokens))
+
+
+async def test_tokens_written_without_waiting_come_in_order_and_are_bounded() -> None:
+    writer = TokenWriter(num_tokens=MAX_UNSENT + 10)
+    async with serving(writer) as (_, calls, _):
+        ears = [start(calls) for _ in range(2)]
+        for ear in ears:
+            assert await ear.ended is None
+            deltas = [ear.responses.get_nowait().tokens for _ in range(ear.responses.qsize())]
+            assert [delta.first_index for delta in deltas] == list(range(writer.num_tokens))
+            assert [list(delta.token_ids) for delta in deltas] == [
+                [index + 7] for index in range(writer.num_tokens)
+            ]
+    assert writer.num_refused > 0
