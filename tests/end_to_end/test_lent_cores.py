@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from checkpoints import tiny_llama
 from end_to_end.processes import Processes, running_processes
 from end_to_end.prompts import GREEDY, prompt_of
 from octavo import LLM, SamplingParams
@@ -43,6 +44,13 @@ class LendingService:
 
     def _core_of(self, name: str) -> int:
         return self.processes.children[name].cores[0]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not as tiny as others: a step lasts long enough for a helper to wake up and be seen."""
+    path = tmp_path_factory.mktemp("llama") / "model"
+    return tiny_llama(path, hidden_size=256, intermediate_size=2048, num_hidden_layers=8)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
