@@ -6,7 +6,7 @@ import torch
 
 from octavo.kernels import reference
 from octavo.kernels.cpu import amx
-from octavo.kernels.cpu.columns import HAS_PAIRS
+from octavo.kernels.cpu.pair_dot import HAS_PAIRS
 from octavo.kernels.cpu.prefill_columns import attend_prompts
 from octavo.kernels.cpu.short_kind import PAIRS, TILES
 from octavo.kernels.cpu.team import HelperCore, Team
