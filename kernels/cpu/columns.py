@@ -10,12 +10,13 @@ along tokens), which AVX512-BF16 multiplies and adds in one instruction.
 """
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import cgutils, types
 
 from octavo.kernels.cpu import lanes, registers
 from octavo.kernels.cpu.jit import inlined, intrinsic
 from octavo.kernels.cpu.lanes import F32, I64, LANES
+from octavo.kernels.cpu.pair_dot import dot_pairs
 from octavo.kernels.cpu.registers import NUM_REGISTERS, REGISTER, SPLIT, WIDTH, ZERO
 from octavo.kernels.cpu.vector import (
     FLOAT,
@@ -33,34 +34,13 @@ from octavo.kernels.cpu.vector import (
 
 i64 = types.int64
 MAX_VECTORS = 3 if NUM_REGISTERS // SPLIT >= 28 else 1  # of 16 rows
-HAS_PAIRS = bool(binding.get_host_cpu_features().get("avx512bf16"))
-
-
-class _BFloat(ir.types.Type):  # type: ignore[misc]
-    """LLVM's bfloat, which llvmlite does not know."""
-
-    def _to_string(self):
-        return "bfloat"
-
-    def __eq__(self, other):
-        return isinstance(other, _BFloat)
-
-    def __hash__(self):
-        return hash(_BFloat)
-
-
-_PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
 
 
 def _multiply_add(builder, kind, a, b, c):
     """a * b + c in every lane; for pairs both products are added."""
     if kind == types.float32:
         return registers.fma(builder, a, b, c)
-    function_type = ir.FunctionType(lanes.VECTOR, [lanes.VECTOR, _PAIRS, _PAIRS])
-    function = cgutils.get_or_insert_function(
-        builder.module, function_type, "llvm.x86.avx512bf16.dpbf16ps.512"
-    )
-    return builder.call(function, [c, builder.bitcast(a, _PAIRS), builder.bitcast(b, _PAIRS)])
+    return dot_pairs(builder, a, b, c)
 
 
 def _row_parts(num_registers):

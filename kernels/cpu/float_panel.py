@@ -6,12 +6,14 @@
     float32, float16                   16 values of one depth
     bfloat16                           16 pairs (depth, depth + 1): each is one operation on the way
                                        to float32, as a plain bfloat16 would be two
+    PAIRS                              the same, but A is bfloat16 too, and one instruction
+                                       (AVX512-BF16) adds both products of a pair
 
-Weights become float32 in registers. A sum is one chain of FMAs over the depth, from zero, whatever
-the number of rows or panels: its bits depend on the row and the output alone. Registers hold rows *
-width sums: 6 x 1 fill the sixteen of AVX2 (a vector is two; pairs need two more, so 5 x 1: at 512
-rows 78 GFLOP/s against 57), 6 x 4 the thirty-two of AVX-512. While a panel is multiplied, the one
-that follows is fetched: at 8 rows 64 GFLOP/s instead of 54.
+Other weights become float32 in registers. A sum is one chain of FMAs over the depth, from zero,
+whatever the number of rows or panels: its bits depend on the row and the output alone. Registers
+hold rows * width sums: 6 x 1 fill the sixteen of AVX2 (a vector is two; pairs need two more, so
+5 x 1: at 512 rows 78 GFLOP/s against 57), 6 x 4 the thirty-two of AVX-512. While a panel is
+multiplied, the one that follows is fetched: at 8 rows 64 GFLOP/s instead of 54.
 """
 
 import numpy as np
@@ -22,9 +24,11 @@ from numba.core import cgutils, types
 from octavo.kernels.cpu import lanes
 from octavo.kernels.cpu.jit import intrinsic
 from octavo.kernels.cpu.lanes import F32, I32, I64, LANES
+from octavo.kernels.cpu.pair_dot import dot_pairs
 from octavo.kernels.cpu.vector import FORMATS
 
 i64 = types.int64
+PAIRS = np.uint32(0)
 PANEL_ROWS = 6
 WIDE = 4
 IS_WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
@@ -54,8 +58,10 @@ def depths_of_step(dtype: torch.dtype) -> int:
 
 def _columns(builder, format, place):
     """A step of one panel as float32: [(depth offset, sixteen columns)]."""
-    if format == types.uint16:
+    if format in (types.uint16, types.uint32):
         pairs = builder.load(builder.inttoptr(place, lanes.WORDS.as_pointer()), align=4)
+        if format == types.uint32:
+            return [builder.bitcast(pairs, lanes.VECTOR)]
         low = builder.shl(pairs, lanes.words(16))
         high = builder.and_(pairs, lanes.words(0xFFFF0000))
         return [builder.bitcast(half, lanes.VECTOR) for half in (low, high)]
@@ -65,9 +71,9 @@ def _columns(builder, format, place):
 
 
 def _step_bytes(format):
-    """(bytes of a step, depths it holds)"""
-    if format == types.uint16:
-        return 4 * LANES, 2
+    """(bytes of a step, elements of A it is multiplied with)"""
+    if format in (types.uint16, types.uint32):
+        return 4 * LANES, 2 if format == types.uint16 else 1
     return lanes.MEMORY[format][1] * LANES, 1
 
 
@@ -81,6 +87,7 @@ def _fetch(builder, place):
 def _emit_tile(builder, format, operands, count, width):
     a, a_stride, b, panel_bytes, depth, c = operands
     step_bytes, depths = _step_bytes(format)
+    add = dot_pairs if format == types.uint32 else lanes.fma
     rows = [builder.add(a, builder.mul(a_stride, I64(r))) for r in range(count)]
     panels = [builder.add(b, builder.mul(panel_bytes, I64(v))) for v in range(width)]
     span = builder.mul(panel_bytes, I64(width))
@@ -106,7 +113,7 @@ def _emit_tile(builder, format, operands, count, width):
                 factor = lanes.splat(builder, value)
                 for v in range(width):
                     total = builder.load(sums[r][v])
-                    builder.store(lanes.fma(builder, factor, columns[v][d], total), sums[r][v])
+                    builder.store(add(builder, factor, columns[v][d], total), sums[r][v])
     for r in range(count):
         for v in range(width):
             index = I64((r * width + v) * LANES)
@@ -117,8 +124,9 @@ def _emit_tile(builder, format, operands, count, width):
 def float_panel(typing, format, a, a_stride, b, panel_bytes, depth, c, count, width):
     """C of `count` (1 to 6) rows and `width` (1 or WIDTHS[count]) panels.
 
-    format: of b, see pack_panels; a: rows of float32, readable, and finite, to the end of the last
-    step; strides in bytes; c: [count, width * 16] float32. The panels that follow are fetched.
+    format: of b, see pack_panels, or PAIRS; a: rows of float32, readable, and finite, to the end of
+    the last step, or of pairs, whose number is the depth then; strides in bytes; c: [count, width *
+    16] float32. The panels that follow are fetched.
     """
 
     def generate(context, builder, signature, args):

@@ -1,19 +1,26 @@
 """Linear layers: which code multiplies weights of a dtype on this CPU.
 
-    bfloat16, float16   oneDNN where the CPU multiplies them itself, else panel_linear.py
-    float32             oneDNN on CPUs with AVX-512, else panel_linear.py
+    bfloat16    pair_linear.py where the CPU has AMX-BF16 or AVX512-BF16
+    float32     oneDNN on CPUs with AVX-512
+    float16     oneDNN where the CPU multiplies it itself (bfloat16 too, elsewhere than on x86)
+    all others  panel_linear.py
 
-Either way weights are laid out once, at load time, and only that copy is kept. One thread of a
-Zen 5 core, ms per SmolLM2-135M layer (q-k-v, o, gate-up, down) for 1 / 8 / 64 / 512 rows: oneDNN's
-bfloat16 packed 0.24 / 0.34 / 1.1 / 7.3 against F.linear 0.46 / 0.54 / 1.3 / 7.6; float32 packed
-0.45 / 0.63 / 2.2 / 15 against 0.83 / 1.4 / 5.1 / 35.
+Either way weights are laid out once, at load time, and only that copy is kept. Our own products are
+work of the team, and a row has the same bits in any batch. One thread of an Emerald Rapids core, us
+per SmolLM2-135M layer (q-k-v, o, gate-up, down) for 1 / 64 / 512 rows, bfloat16: 409 / 763 / 3,730
+by tiles, 641 / 921 / 3,553 by oneDNN. Held to AVX512-BF16 both reach 85 GFLOP/s there, and oneDNN
+reads weights at half our speed. One thread of a Zen 5 core, ms per layer for 1 / 8 / 64 / 512 rows:
+oneDNN's float32 packed 0.45 / 0.63 / 2.2 / 15, F.linear 0.83 / 1.4 / 5.1 / 35.
 """
 
 from collections.abc import Callable
 
 import torch
 
+from octavo.kernels.cpu.amx import HAS_AMX_BF16
 from octavo.kernels.cpu.float_panel import IS_WIDE
+from octavo.kernels.cpu.pair_dot import HAS_PAIRS
+from octavo.kernels.cpu.pair_linear import pair_product
 from octavo.kernels.cpu.panel_linear import PanelLinear
 from octavo.kernels.cpu.vector import format_of
 
@@ -23,9 +30,13 @@ _reorder = torch.ops.mkldnn._reorder_linear_weight.default
 _linear = torch.ops.mkldnn._linear_pointwise.default
 
 
+def _has_pair_product(dtype: torch.dtype) -> bool:
+    return dtype == torch.bfloat16 and (HAS_AMX_BF16 or HAS_PAIRS)
+
+
 def _has_onednn(dtype: torch.dtype) -> bool:
-    """Whether oneDNN is the faster one for this dtype on this CPU."""
-    if not torch.backends.mkldnn.is_available():
+    """Whether oneDNN multiplies this dtype on this CPU."""
+    if _has_pair_product(dtype) or not torch.backends.mkldnn.is_available():
         return False
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -49,7 +60,13 @@ def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         UnsupportedDtype: not float32, bfloat16 or float16.
     """
     format_of(weight.dtype)
-    linear = _packed(weight, bias) if _has_onednn(weight.dtype) else PanelLinear(weight, bias)
+    linear: Linear
+    if _has_onednn(weight.dtype):
+        linear = _packed(weight, bias)
+    elif _has_pair_product(weight.dtype):
+        linear = PanelLinear(weight, bias, pair_product(HAS_AMX_BF16))
+    else:
+        linear = PanelLinear(weight, bias)
     linear(torch.zeros(1, weight.shape[1], dtype=weight.dtype))  # compiled, or loaded, by now
     return linear
 

@@ -99,15 +99,25 @@ def copy_bytes(typing, destination, source, num_bytes):
     return types.none(i64, i64, i64), generate
 
 
-@intrinsic
-def prefetch(typing, address):
-    """Ask for the cache line at `address`; harmless wherever it points."""
-
+def _prefetch(locality):
     def generate(context, builder, signature, args):
         kind = ir.IntType(8).as_pointer()
         function_type = ir.FunctionType(ir.VoidType(), [kind, I32, I32, I32])
         function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-        builder.call(function, [builder.inttoptr(args[0], kind), I32(0), I32(3), I32(1)])
+        place = builder.inttoptr(args[0], kind)
+        builder.call(function, [place, I32(0), I32(locality), I32(1)])
         return context.get_dummy_value()
 
     return types.none(i64), generate
+
+
+@intrinsic
+def prefetch(typing, address):
+    """Ask for the cache line at `address`; harmless wherever it points."""
+    return _prefetch(3)
+
+
+@intrinsic
+def prefetch_far(typing, address):
+    """The same into the L2 cache only."""
+    return _prefetch(2)

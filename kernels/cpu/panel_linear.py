@@ -13,9 +13,11 @@ packed float32 1.8 / 2.7 / 5.2. From 8 rows on 80 to 89 GFLOP/s, of some 100.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from octavo.kernels.cpu.float_panel import (
     IS_WIDE,
@@ -29,7 +31,7 @@ from octavo.kernels.cpu.float_panel import (
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, give_back, unpacked
-from octavo.kernels.cpu.team import kernel_per_format, run
+from octavo.kernels.cpu.team import Kernel, kernel_per_format, run
 from octavo.kernels.cpu.vector import FLOAT, add, load, load_some, store, store_some
 
 LINE = 64
@@ -52,7 +54,7 @@ def _widen_rows(format, x, x_stride, num_rows, depth, target, padded):
 
 
 @inlined
-def _finish_rows(format, sums, width, bias, out, out_stride, num_rows, column, size, item):
+def finish_rows(format, sums, width, bias, out, out_stride, num_rows, column, size, item):
     """out[rows, column .. column + 16 * width - 1] = sums + bias, as far as there are columns."""
     for r in range(num_rows):
         for v in range(width):
@@ -72,9 +74,10 @@ def _panels_at_once(num_rows):
 
 
 @inlined
-def _multiply_block(format, most, rows, depth, layer, panels, sums, out):
+def multiply_block(panel_format, format, most, rows, depth, layer, panels, sums, out):
     """Panels (first, end) for the rows of one block, at most `most` at once.
 
+    panel_format: see float_panel; format: of the result;
     rows: (address, stride, count); layer: (weight, bytes of a panel, bias); out: (address of the
     first row, size, item bytes).
     """
@@ -91,10 +94,18 @@ def _multiply_block(format, most, rows, depth, layer, panels, sums, out):
         for s in range(num_sets):
             num = count // num_sets + (1 if s < count % num_sets else 0)
             source, result = x + row * x_stride, target + row * size * item
-            float_panel(format, source, x_stride, place, panel_bytes, depth, sums, num, width)
-            _finish_rows(format, sums, width, bias, result, size * item, num, column, size, item)
+            float_panel(panel_format, source, x_stride, place, panel_bytes, depth, sums, num, width)
+            finish_rows(format, sums, width, bias, result, size * item, num, column, size, item)
             row += num
         panel += width
+
+
+@inlined
+def block_and_panels(first, last, num_panels, block_rows):
+    """(first row, (first panel, their end)) of a block that items first .. last - 1 begin with."""
+    block = first // num_panels
+    panels = first - block * num_panels, min(num_panels, last - block * num_panels)
+    return block * block_rows, panels
 
 
 @kernel_per_format
@@ -114,17 +125,15 @@ def _multiply(format):
         sums = (room + LINE - 1) // LINE * LINE
         wide = sums + SUMS_BYTES
         while first < last:
-            block = first // num_panels
-            begin = block * block_rows
+            begin, panels = block_and_panels(first, last, num_panels, block_rows)
             count = min(block_rows, num_rows - begin)
-            panels = first - block * num_panels, min(num_panels, last - block * num_panels)
             source, stride = x + begin * x_stride, x_stride
             if not has_floats:
                 _widen_rows(format, source, stride, count, depth, wide, padded)
                 source, stride = wide, padded * 4
             rows, layer = (source, stride, count), (weight, panel_bytes, bias)
             target = out + begin * size * item, size, item
-            _multiply_block(format, most, rows, depth, layer, panels, sums, target)
+            multiply_block(format, format, most, rows, depth, layer, panels, sums, target)
             first += panels[1] - panels[0]
         give_back(room)
 
@@ -132,7 +141,7 @@ def _multiply(format):
 
 
 @dataclass(frozen=True, slots=True)
-class _Split:
+class Split:
     """How a number of rows becomes items of work."""
 
     block_rows: int
@@ -141,31 +150,48 @@ class _Split:
 
 
 @functools.lru_cache(maxsize=4096)
-def _split(num_rows: int, depth: int, num_panels: int) -> _Split:
+def _split(num_rows: int, depth: int, num_panels: int) -> Split:
     """Blocks of equal size; longer chunks where there are many, short of 200 us."""
     num_blocks = -(-num_rows * depth * 4 // BLOCK_BYTES) or 1
     block_rows = -(-num_rows // num_blocks) or 1
     num_items = -(-num_rows // block_rows) * num_panels
     products = LANES * depth * max(block_rows, PANEL_ROWS)
     grain = max(WIDE, CHUNK // products // WIDE * WIDE)
-    return _Split(block_rows, num_items, max(grain, min(8 * CHUNK // products, num_items // 32)))
+    return Split(block_rows, num_items, max(grain, min(8 * CHUNK // products, num_items // 32)))
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """How rows are multiplied by panels."""
+
+    kernel: Kernel
+    depths: int  # panels and copies of rows are padded to a multiple of it
+    split: Callable[[int, int, int], Split]  # of rows, depth, panels
+
+
+@functools.cache
+def float_product(dtype: torch.dtype) -> Product:
+    """In float32 arithmetic."""
+    return Product(_multiply(dtype), depths_of_step(dtype), _split)
 
 
 class PanelLinear:
     """x [T, K] -> [T, N]."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """weight: [N, K], bias: [N]. The caller should drop weight."""
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, product: Product | None = None
+    ) -> None:
+        """weight: [N, K], bias: [N]; product: of this dtype. The caller should drop weight."""
         self._size, self._depth = weight.shape
         self._dtype, self._item_bytes = weight.dtype, weight.element_size()
-        self._weight = pack_panels(weight)
+        self._product = product or float_product(weight.dtype)
+        self._padded = -(-self._depth // self._product.depths) * self._product.depths
+        self._weight = pack_panels(functional.pad(weight.detach(), (0, self._padded - self._depth)))
         self._bias = torch.zeros(self._weight.shape[0] * LANES)
         if bias is not None:
             self._bias[: self._size] = bias
-        self._code = _multiply(self._dtype)
         panel_bytes = self._weight[0].numel() * self._item_bytes
         self._layer = (self._weight.data_ptr(), panel_bytes, self._bias.data_ptr())
-        self._padded = self._weight.shape[1] * depths_of_step(self._dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         num_rows, depth = x.shape
@@ -175,10 +201,10 @@ class PanelLinear:
             )
         x = x if x.stride(1) == 1 else x.contiguous()
         out = x.new_empty((num_rows, self._size))
-        split = _split(num_rows, depth, self._weight.shape[0])
+        split = self._product.split(num_rows, depth, self._weight.shape[0])
         item = self._item_bytes
         rows = (x.data_ptr(), x.stride(0) * item, num_rows, depth)
         result = (out.data_ptr(), self._size, item)
         args = (*rows, *self._layer, *result, split.block_rows, self._padded)
-        run(self._code, args, split.num_items, split.grain)
+        run(self._product.kernel, args, split.num_items, split.grain)
         return out

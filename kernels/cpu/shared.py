@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from octavo.kernels.cpu.columns import (
-    HAS_PAIRS,
     MAX_VECTORS,
     add_columns,
     are_pairs,
@@ -39,6 +38,7 @@ from octavo.kernels.cpu.memory import (
 )
 from octavo.kernels.cpu.packed import TILE, copy_pairs, copy_rows, pair_rows
 from octavo.kernels.cpu.paging import check_paged, find_rows
+from octavo.kernels.cpu.pair_dot import HAS_PAIRS
 from octavo.kernels.cpu.query_columns import chunk_vectors, load_queries, save_outputs
 from octavo.kernels.cpu.softmax import MINUS_INFINITY
 from octavo.kernels.cpu.spans import find_run

@@ -54,8 +54,8 @@ def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> 
     if device.type == "cuda":
         reads = float(heads_per_row)
         return GroupPolicy(heads_per_row, fixed=10_000 * reads, per_token=reads)
-    from octavo.kernels.cpu.columns import HAS_PAIRS
     from octavo.kernels.cpu.lanes import LANES
+    from octavo.kernels.cpu.pair_dot import HAS_PAIRS
     from octavo.kernels.cpu.registers import WIDTH
 
     if HAS_PAIRS and dtype == torch.bfloat16:
