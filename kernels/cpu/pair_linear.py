@@ -9,7 +9,7 @@ is not a multiple of what is multiplied at once, or, for tiles, they do not begi
 
 A row has the same bits in any batch and on any number of threads, but not by tiles and by dots,
 which add in another order. One thread of an Emerald Rapids core that others kept busy, GFLOP/s of
-SmolLM2-135M's layer at 16 / 64 / 128 / 512 rows: 252 / 605 / 800 / 970; at one row 17 GB/s.
+SmolLM2-135M's layer at 16 / 64 / 128 / 512 rows: 255 / 594 / 817 / 972; at one row 17 GB/s.
 """
 
 import functools
