@@ -53,7 +53,7 @@ SPAN = 3 * LANES  # rows of an item
 @kernel_per_format
 def _attend_shared(format):
     # Of an element of products, see columns.py.
-    kind = format if HAS_PAIRS and format == format_of(torch.bfloat16) else FLOAT
+    kind = format if HAS_PAIRS and format is format_of(torch.bfloat16) else FLOAT
 
     def attend_shared(args, first_item, last_item):
         (
