@@ -24,6 +24,16 @@ from octavo.router.route import RouteFinder
 from octavo.router.run import Run
 from octavo.rpc.errors import RequestError
 from octavo.text.output import TextOutput
+from octavo.token_logprobs import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a caller asked to hear of the prompt."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: TokenLogprobs | None  # of all but the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,7 @@ class Started:
 
     num_prompt_tokens: int
     num_cached_tokens: int
+    prompt: Prompt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,7 @@ class Delta:
 
     text: str
     token_ids: tuple[int, ...]
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +110,21 @@ class Generator:
                         continue  # only what the workers report is still awaited
                     if not num_output:
                         ticket.answered()
-                        yield Started(num_prompt, run.report.cached_prompt_tokens)
+                        yield Started(
+                            num_prompt, run.report.cached_prompt_tokens, self._prompt(request, run)
+                        )
                     delta = output.push(new.token_ids)
+                    logprobs = None
+                    if run.report.scores is not None:
+                        stop = num_output + len(delta.token_ids)
+                        logprobs = run.report.scores.tokens(num_output, stop)
                     num_output += len(delta.token_ids)
                     finished = _finished(output, new.finish_reason, delta.token_ids)
                     tail = ""
                     if finished is not None and delta.matched_stop is None:
                         tail = output.finish()
                         finished = _finished(output, new.finish_reason, delta.token_ids)
-                    yield Delta(delta.text + tail, delta.token_ids)
+                    yield Delta(delta.text + tail, delta.token_ids, logprobs)
                     if finished is not None:
                         is_finished = True
                         if new.finish_reason == FINISH_REASON_UNSPECIFIED:
@@ -114,6 +132,16 @@ class Generator:
                         yield finished
                 run.report.ended_at = time.monotonic()
                 yield Completed(num_prompt, num_output, run.report)
+
+    def _prompt(self, request: Request, run: Run) -> Prompt | None:
+        logprobs = run.report.scores.prompt if run.report.scores is not None else None
+        if not request.echo and logprobs is None:
+            return None
+        text = ""
+        if request.echo:
+            skips = request.sampling.skip_special_tokens
+            text = self._model.tokenizer.decode(request.prompt_token_ids, skips)
+        return Prompt(text, request.prompt_token_ids, logprobs)
 
     @asynccontextmanager
     async def _run(self, request: Request, timeout_s: float) -> AsyncIterator[Run]:

@@ -22,7 +22,8 @@ class TextOutput:
     """Detokenizes one sample and cuts it at its first stop string.
 
     The text is that of all tokens, the one that ended the output included; an end-of-sequence token
-    is hidden because it is special, unless `skip_special_tokens` is false.
+    is hidden because it is special, unless `skip_special_tokens` is false. No stop string may end
+    in the text of the first `min_tokens` tokens.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class TextOutput:
     ) -> None:
         self._detokenizer = tokenizer.detokenizer(prompt_token_ids, sampling.skip_special_tokens)
         self._matcher = StopMatcher(sampling.stop, sampling.include_stop_text)
+        self._num_unstoppable = sampling.min_tokens  # tokens to come that may not end the output
         self.matched_stop: str | None = None
 
     def push(self, token_ids: Sequence[int]) -> TextDelta:
@@ -38,7 +40,12 @@ class TextOutput:
             return TextDelta("", (), self.matched_stop)
         pieces = []
         for count, token_id in enumerate(token_ids, start=1):
-            text, self.matched_stop = self._matcher.push(self._detokenizer.push(token_id))
+            text = self._detokenizer.push(token_id)
+            if self._num_unstoppable > 0:
+                self._num_unstoppable -= 1
+                pieces.append(self._matcher.push_unstoppable(text))
+                continue
+            text, self.matched_stop = self._matcher.push(text)
             pieces.append(text)
             if self.matched_stop is not None:
                 return TextDelta("".join(pieces), tuple(token_ids[:count]), self.matched_stop)
@@ -51,5 +58,8 @@ class TextOutput:
         """
         if self.matched_stop is not None:
             return ""
+        if self._num_unstoppable > 0:
+            text = self._matcher.push_unstoppable(self._detokenizer.flush())
+            return text + self._matcher.flush()
         text, self.matched_stop = self._matcher.push(self._detokenizer.flush())
         return text if self.matched_stop is not None else text + self._matcher.flush()
