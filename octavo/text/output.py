@@ -31,7 +31,8 @@ class TextOutput:
     ) -> None:
         self._detokenizer = tokenizer.detokenizer(prompt_token_ids, sampling.skip_special_tokens)
         self._matcher = StopMatcher(sampling.stop, sampling.include_stop_text)
-        self._num_unstoppable = sampling.min_tokens  # tokens to come that may not end the output
+        self._min_tokens = sampling.min_tokens
+        self._num_tokens = 0
         self.matched_stop: str | None = None
 
     def push(self, token_ids: Sequence[int]) -> TextDelta:
@@ -41,8 +42,8 @@ class TextOutput:
         pieces = []
         for count, token_id in enumerate(token_ids, start=1):
             text = self._detokenizer.push(token_id)
-            if self._num_unstoppable > 0:
-                self._num_unstoppable -= 1
+            self._num_tokens += 1
+            if self._num_tokens <= self._min_tokens:
                 pieces.append(self._matcher.push_unstoppable(text))
                 continue
             text, self.matched_stop = self._matcher.push(text)
@@ -58,7 +59,7 @@ class TextOutput:
         """
         if self.matched_stop is not None:
             return ""
-        if self._num_unstoppable > 0:
+        if self._num_tokens <= self._min_tokens:
             text = self._matcher.push_unstoppable(self._detokenizer.flush())
             return text + self._matcher.flush()
         text, self.matched_stop = self._matcher.push(self._detokenizer.flush())

@@ -1,5 +1,7 @@
 """Rules of logits: equal to `transformers`' processors and to formulas in float64."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from transformers import (
 from octavo.engine.logit_rules import apply_rules
 from octavo.engine.sampler import draw
 from octavo.engine.sequence import Sequence
+from octavo.engine.token_choice import choose
 from octavo.sampling_params import SamplingParams
 
 NUM_ROWS = 10_000
@@ -251,3 +254,44 @@ def is_near_the_edge(row: np.ndarray, sampling: SamplingParams, differs: np.ndar
     place = int(np.flatnonzero(order == differs[0])[0])
     before = probabilities[order[:place]].sum()
     return abs(before - sampling.top_p) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {
+            "temperature": 0.7,
+            "min_p": 0.02,
+            "logit_bias": {3: 1.5},
+            "bad_words_ids": [[4]],
+            "frequency_penalty": 0.5,
+            "repetition_penalty": 1.2,
+        },
+    ],
+    ids=["plain", "ruled"],
+)
+def test_100_000_seeded_draws_follow_the_distribution(fields: dict[str, object]) -> None:
+    """Chi-square against the formula in float64; every draw has a seed of its own."""
+    num_draws, num_tokens = 100_000, 24
+    row = np.random.default_rng(8).normal(scale=1.5, size=num_tokens).astype(np.float32)
+    prompt, output = [1, 2, 3], [5, 5, 6]
+    sampling = SamplingParams(**fields, seed=0)  # type: ignore[arg-type]
+    counts = np.zeros(num_tokens)
+    logits = torch.from_numpy(np.tile(row, (1000, 1)))
+    for start in range(0, num_draws, 1000):
+        seqs = [
+            make_sequence(replace(sampling, seed=seed), prompt, output)
+            for seed in range(start, start + 1000)
+        ]
+        counts += np.bincount(choose(logits, seqs), minlength=num_tokens)  # type: ignore[arg-type]
+    weights = plainly(row.astype(np.float64), sampling, prompt, output) / sampling.temperature
+    weights = np.exp(weights - weights.max())
+    weights[weights < sampling.min_p] = 0.0
+    expected = num_draws * weights / weights.sum()
+    is_possible = expected > 0
+    assert counts[~is_possible].sum() == 0
+    statistic = ((counts - expected)[is_possible] ** 2 / expected[is_possible]).sum()
+    degrees = int(is_possible.sum()) - 1
+    # 99.9 % of fair draws, by Wilson and Hilferty's approximation.
+    assert statistic < degrees * (1 - 2 / (9 * degrees) + 3.09 * (2 / (9 * degrees)) ** 0.5) ** 3
