@@ -11,7 +11,7 @@ from engine.tiny import make_sequence, run, tiny_engine
 from octavo.engine import scheduler
 from octavo.engine.engine import Engine
 from octavo.engine.errors import InvalidLogits, NoTokenLeft
-from octavo.engine.logprobs import score
+from octavo.engine.logprobs import on_host, score
 from octavo.engine.sequence import Sequence
 from octavo.engine.token_choice import choose
 from octavo.sampling_params import SamplingParams
@@ -137,17 +137,17 @@ def test_equals_stand_in_the_order_of_their_ids() -> None:
     logits = torch.tensor(
         [[1.0, 3.0, 2.0, 3.0, 2.0, 2.0], [0.0] * 6, [-torch.inf, 1, -torch.inf, 1, 1, 0]]
     )
-    found = score(logits, [2, 5, 0], 4)
+    found = score(on_host(logits), [2, 5, 0], 4)
     assert found.top_token_ids == (1, 3, 2, 4, 0, 1, 2, 3, 1, 3, 4, 5)
     assert found.logprobs[1] == pytest.approx(-np.log(6))
     assert found.logprobs[2] == -np.inf
-    assert len(score(logits, [0, 0, 0], 20).top_token_ids) == 18
+    assert len(score(on_host(logits), [0, 0, 0], 20).top_token_ids) == 18
 
 
 def test_bfloat16_rows_are_read_as_they_are() -> None:
     logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(1)).bfloat16()
     expected = torch.log_softmax(logits.double(), dim=-1)
-    found = score(logits, [4, 5, 6], 0)
+    found = score(on_host(logits), [4, 5, 6], 0)
     assert found.logprobs == pytest.approx(expected[[0, 1, 2], [4, 5, 6]].tolist(), abs=1e-6)
 
 
