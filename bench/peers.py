@@ -90,7 +90,7 @@ class Octavo(Served):
         )
         call = self._stub.StreamGenerate(inference_pb2.StreamGenerateRequest(request=request))
         async for reply in call:
-            if reply.WhichOneof("event") == "delta" and reply.delta.token_ids:
+            if reply.delta.token_ids:
                 yield len(reply.delta.token_ids)
 
     async def close(self) -> None:

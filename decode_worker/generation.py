@@ -7,9 +7,9 @@ from octavo.decode_worker.prompt_pull import PromptPull
 from octavo.engine.sequence import Sequence, SequenceOutput
 from octavo.engine.stream import SequenceStream
 from octavo.internal.v1alpha1 import worker_pb2
+from octavo.rpc.durations import duration
 from octavo.transfer.progress import UNFINISHED
 from octavo.worker.attempts import Write
-from octavo.worker.request_time import duration
 from octavo.worker.stream_scope import StreamScope
 from octavo.worker.token_delta import prompt_logprobs, token_delta
 

@@ -26,7 +26,7 @@ from octavo.rpc.errors import (
 )
 from octavo.worker.attempts import Attempt, Attempts
 from octavo.worker.engine_errors import engine_errors
-from octavo.worker.many_calls import DecodeContext, ManyContext, serve_many
+from octavo.worker.many_calls import CallContext, DecodeManyContext, serve_many_decodes
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
 
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 5.0
 DECODE = "decode"
+
+DecodeContext = CallContext[worker_pb2.DecodeResponse]
 
 
 @dataclass(slots=True)
@@ -65,9 +67,9 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
                     attempt.join(DECODE)
                     await self._run(seq, start, attempt, context, arrived)
 
-    async def DecodeMany(self, _: object, context: ManyContext) -> None:
+    async def DecodeMany(self, _: object, context: DecodeManyContext) -> None:
         """Many Decode calls of one router, each a lease of its own."""
-        await serve_many(context, self.Decode)
+        await serve_many_decodes(context, self.Decode)
 
     async def _run(
         self,

@@ -65,6 +65,7 @@ async def running_prefill_worker(
 ) -> AsyncIterator[PrefillWorker]:
     """All parts of a prefill worker, running and listening."""
     facts = facts_of(config, engine, "prefill")
+    facts.serves_prefill_many = True
     handovers = Handovers(Handover, config.max_request_s)
     streams, news = OpenStreams(), CacheNews()
     with _send_path(config, engine, facts) as path:

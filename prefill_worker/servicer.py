@@ -7,24 +7,23 @@ check -> wait for the pull -> engine -> Started, token -> last block acknowledge
 import time
 from dataclasses import dataclass, replace
 
-import grpc
-
 from octavo.block_key import prompt_digest
 from octavo.engine.loop import EngineLoop
 from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.prefill_worker.handover import PREFILL, PULL, Handover, Handovers
+from octavo.rpc.durations import duration
 from octavo.rpc.errors import errors_to_status
 from octavo.sampling_params import SamplingParams
 from octavo.transfer.progress import PromptProgress
 from octavo.worker.attempts import Write
 from octavo.worker.engine_errors import engine_errors
+from octavo.worker.many_calls import CallContext, PrefillManyContext, serve_many_prefills
 from octavo.worker.open_streams import OpenStreams
-from octavo.worker.request_time import duration
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
 from octavo.worker.token_delta import prompt_logprobs, token_delta
 
-PrefillContext = grpc.aio.ServicerContext[worker_pb2.PrefillRequest, worker_pb2.PrefillResponse]
+PrefillContext = CallContext[worker_pb2.PrefillResponse]
 
 
 @dataclass(slots=True)
@@ -55,6 +54,10 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
                     write = attempt.writer(PREFILL, context.write)
                     prefill = _Prefill(spec, attempt.state, progress, write)
                     await prefill.run(self.loop, self.eos_token_ids, arrived)
+
+    async def PrefillMany(self, _: object, context: PrefillManyContext) -> None:
+        """Many Prefill calls of one router, each a lease of its own."""
+        await serve_many_prefills(context, self.Prefill)
 
 
 @dataclass(slots=True)

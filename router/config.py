@@ -24,6 +24,14 @@ class RouterConfig:
         "Where clients connect.",
         default="127.0.0.1:50051",
     )
+    shares_port: bool = setting(
+        "Share the port with other routers that say so, too; the kernel spreads connections.",
+        default=False,
+    )
+    private_address: str | None = setting(
+        "One more address to listen on, where this router alone is reached.",
+        default=None,
+    )
     prefill_address: tuple[str, ...] = setting(
         "host:port, unix:path or dns:///name:port; repeat it, or use commas.",
         default=(),
@@ -47,6 +55,10 @@ class RouterConfig:
     max_request_s: float = setting(
         "Ends a request whose deadline is later, or that has none.",
         default=600.0,
+    )
+    stream_interval_s: float = setting(
+        "Shortest time between two messages of a stream; tokens in between share one. 0: none.",
+        default=0.005,
     )
     slow_reader_s: float = setting(
         "Ends a request whose client takes nothing for so long.",
@@ -95,7 +107,7 @@ class RouterConfig:
         ):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("drain_timeout_s", "decode_sequence_weight"):
+        for name in ("drain_timeout_s", "stream_interval_s", "decode_sequence_weight"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         limit = self.local_prefill_max_tokens

@@ -1,13 +1,13 @@
 """One generation as its caller sees it: tokens become text, and text may end it.
 
-Run --NewTokens--> TextOutput --> Started, Delta, Delta, ..., Finished, Completed
+Run --NewTokens--> TextOutput --> Reply, Reply, ...
  ^                     |
  +---- stop -----------+  a stop string matched
 """
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 from octavo.inference.v1.inference_pb2 import (
@@ -18,6 +18,7 @@ from octavo.inference.v1.inference_pb2 import (
 )
 from octavo.router.admission import Admission
 from octavo.router.model import ServedModel
+from octavo.router.pace import Pace
 from octavo.router.report import RunReport
 from octavo.router.request import Request
 from octavo.router.route import RouteFinder
@@ -27,7 +28,7 @@ from octavo.text.output import TextOutput
 from octavo.token_logprobs import TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prompt:
     """What a caller asked to hear of the prompt."""
 
@@ -36,7 +37,7 @@ class Prompt:
     logprobs: TokenLogprobs | None  # of all but the first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: many are made
 class Started:
     """The first token is there."""
 
@@ -45,16 +46,7 @@ class Started:
     prompt: Prompt | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """New text and tokens; either may be empty."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    logprobs: TokenLogprobs | None = None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finished:
     """Why the output ended, and on which stop."""
 
@@ -63,7 +55,7 @@ class Finished:
     stop_token_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completed:
     """Last of all."""
 
@@ -72,16 +64,28 @@ class Completed:
     report: RunReport
 
 
-Event = Started | Delta | Finished | Completed
+@dataclass(slots=True)
+class Reply:
+    """Everything that is new at one time; its parts happened in this order."""
+
+    started: Started | None = None
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: TokenLogprobs | None = None  # of token_ids
+    finished: Finished | None = None
+    completed: Completed | None = None
 
 
 class Generator:
     """Runs resolved requests."""
 
-    def __init__(self, model: ServedModel, routes: RouteFinder, admission: Admission) -> None:
+    def __init__(
+        self, model: ServedModel, routes: RouteFinder, admission: Admission, pace: Pace
+    ) -> None:
         self._model = model
         self._routes = routes
         self._admission = admission
+        self._pace = pace
         self._runs: set[Run] = set()
 
     @property
@@ -93,7 +97,7 @@ class Generator:
         for run in self._runs:
             run.fail(error)
 
-    async def events(self, request: Request, timeout_s: float) -> AsyncGenerator[Event, None]:
+    async def replies(self, request: Request, timeout_s: float) -> AsyncGenerator[Reply, None]:
         """Run a request; close the iterator to end it.
 
         Raises:
@@ -103,35 +107,42 @@ class Generator:
         output = TextOutput(self._model.tokenizer, request.prompt_token_ids, request.sampling)
         num_output = 0
         is_finished = False
-        with self._admission.admit(num_prompt, timeout_s) as ticket:
-            async with self._run(request, timeout_s) as run:
-                async for new in run:
+        with (
+            self._admission.admit(num_prompt, timeout_s) as ticket,
+            self._running(request, timeout_s) as run,
+        ):
+            async with aclosing(run.tokens()) as tokens:
+                async for new in tokens:
                     if is_finished:
                         continue  # only what the workers report is still awaited
+                    reply = Reply()
                     if not num_output:
                         ticket.answered()
-                        yield Started(
+                        reply.started = Started(
                             num_prompt, run.report.cached_prompt_tokens, self._prompt(request, run)
                         )
                     delta = output.push(new.token_ids)
-                    logprobs = None
                     if run.report.scores is not None:
                         stop = num_output + len(delta.token_ids)
-                        logprobs = run.report.scores.tokens(num_output, stop)
+                        reply.logprobs = run.report.scores.tokens(num_output, stop)
                     num_output += len(delta.token_ids)
+                    reply.text, reply.token_ids = delta.text, delta.token_ids
                     finished = _finished(output, new.finish_reason, delta.token_ids)
-                    tail = ""
                     if finished is not None and delta.matched_stop is None:
-                        tail = output.finish()
+                        reply.text += output.finish()
                         finished = _finished(output, new.finish_reason, delta.token_ids)
-                    yield Delta(delta.text + tail, delta.token_ids, logprobs)
+                    reply.finished = finished
                     if finished is not None:
                         is_finished = True
                         if new.finish_reason == FINISH_REASON_UNSPECIFIED:
-                            await run.stop()  # the workers know nothing of stop strings
-                        yield finished
+                            run.stop()  # the workers know nothing of stop strings
+                        elif run.has_ended_well:
+                            run.report.ended_at = time.monotonic()
+                            reply.completed = Completed(num_prompt, num_output, run.report)
+                    yield reply
+            if run.report.ended_at is None:
                 run.report.ended_at = time.monotonic()
-                yield Completed(num_prompt, num_output, run.report)
+                yield Reply(completed=Completed(num_prompt, num_output, run.report))
 
     def _prompt(self, request: Request, run: Run) -> Prompt | None:
         logprobs = run.report.scores.prompt if run.report.scores is not None else None
@@ -143,14 +154,14 @@ class Generator:
             text = self._model.tokenizer.decode(request.prompt_token_ids, skips)
         return Prompt(text, request.prompt_token_ids, logprobs)
 
-    @asynccontextmanager
-    async def _run(self, request: Request, timeout_s: float) -> AsyncIterator[Run]:
-        async with Run(request, self._routes, timeout_s) as run:
-            self._runs.add(run)
-            try:
-                yield run
-            finally:
-                self._runs.discard(run)
+    @contextmanager
+    def _running(self, request: Request, timeout_s: float) -> Iterator[Run]:
+        run = Run(request, self._routes, self._pace, timeout_s)
+        self._runs.add(run)
+        try:
+            yield run
+        finally:
+            self._runs.discard(run)
 
 
 def _finished(

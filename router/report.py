@@ -3,11 +3,10 @@
 import time
 from dataclasses import dataclass
 
-from google.protobuf.duration_pb2 import Duration
-
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.router.route import Route
 from octavo.router.scores import Scores
+from octavo.rpc.durations import seconds_of
 
 
 @dataclass(slots=True)
@@ -68,7 +67,7 @@ class RunReport:
         self.prefill_started_at = time.monotonic()
 
     def prefill_completed(self, completed: worker_pb2.PrefillResponse.Completed) -> None:
-        self.told_prefill_s = _seconds(completed.prefill)
+        self.told_prefill_s = seconds_of(completed.prefill)
         self.transferred_blocks = max(self.transferred_blocks, completed.transferred_blocks)
 
     def decode_started(self, started: worker_pb2.DecodeResponse.Started) -> None:
@@ -78,9 +77,9 @@ class RunReport:
 
     def decode_completed(self, completed: worker_pb2.DecodeResponse.Completed) -> None:
         if self.route is not None and self.route.prefill is None:
-            self.told_prefill_s = _seconds(completed.prefill)
+            self.told_prefill_s = seconds_of(completed.prefill)
         else:
-            self.transfer_s = _seconds(completed.transfer)
+            self.transfer_s = seconds_of(completed.transfer)
         self.transferred_blocks = max(self.transferred_blocks, completed.transferred_blocks)
 
     def token_came(self) -> None:
@@ -89,7 +88,3 @@ class RunReport:
 
     def _since_arrival(self, at: float | None) -> float | None:
         return at - self.arrived_at if at is not None else None
-
-
-def _seconds(duration: Duration) -> float:
-    return duration.ToNanoseconds() / 1e9

@@ -6,9 +6,9 @@ Nothing is sent anywhere before all of it passed. Every refusal names the field 
 """
 
 import asyncio
+import random
 import secrets
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -32,6 +32,9 @@ MAX_REQUEST_ID_BYTES = 256
 # Longer text cannot fit the context: no tokenizer needs more bytes for a token on average. (A run
 # of spaces may be one token of up to 16 bytes; such a prompt is refused early and by name.)
 MAX_BYTES_PER_TOKEN = 8
+# Text of so few bytes is tokenized on the event loop, in a fraction of a millisecond: a thread's
+# wake-up and its turn of the interpreter's lock cost more.
+MAX_INLINE_BYTES = 2048
 # Text that waits for a tokenizer thread; the router's queue of tokens begins behind it.
 MAX_QUEUED_BYTES = 64 << 20
 RETRY_AFTER_S = 1.0
@@ -69,6 +72,7 @@ class RequestReader:
         self._max_context_tokens = max_context_tokens
         self._group_key_of = group_key_of
         self._num_queued_bytes = 0
+        self._draw = random.Random()
 
     async def read(self, message: inference_pb2.GenerateRequest) -> Request:
         """Resolve a request.
@@ -82,7 +86,7 @@ class RequestReader:
         sampling = await self._sampling(message)
         prompt_token_ids = await self._prompt(message)
         return Request(
-            request_id=message.request_id or uuid.uuid4().hex,
+            request_id=message.request_id or secrets.token_hex(16),
             prompt_token_ids=prompt_token_ids,
             sampling=self._fit(sampling, message, len(prompt_token_ids)),
             group_key=self._group_key_of(message.cache_salt),
@@ -93,7 +97,7 @@ class RequestReader:
         )
 
     async def tokenize(self, message: TextInput) -> list[int]:
-        """Token ids of a text or chat, computed off the event loop.
+        """Token ids of a text or chat; of long ones computed off the event loop.
 
         Raises:
             InvalidRequest: there is none, or it cannot be tokenized.
@@ -111,6 +115,8 @@ class RequestReader:
         else:
             raise InvalidRequest("input", "an input is required: text, token_ids or chat")
         try:
+            if num_bytes <= MAX_INLINE_BYTES:
+                return work()
             with self._queued(num_bytes):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except ValueError as error:
@@ -126,6 +132,7 @@ class RequestReader:
 
     async def _sampling(self, message: inference_pb2.GenerateRequest) -> SamplingParams:
         defaults = {"max_tokens": DEFAULT_MAX_TOKENS, **self._model.sampling_defaults}
+        defaults["seed"] = self._draw.getrandbits(64)
         sampling = sampling_from_proto(message.sampling, message.output, defaults)
         try:
             if sampling.bad_words:
@@ -133,8 +140,6 @@ class RequestReader:
             sampling.check_vocabulary(self._model.vocab_size, self._model.eos_token_ids)
         except ValueError as error:
             raise invalid_sampling(error) from error
-        if sampling.seed is None:
-            sampling = replace(sampling, seed=secrets.randbits(64))
         return sampling
 
     async def _spell_bad_words(self, sampling: SamplingParams) -> SamplingParams:

@@ -1,155 +1,149 @@
-"""Runs one request: chooses workers, runs its legs, tries again with a prefill worker if need be.
+"""Runs one request: chooses workers, calls them, tries again with a prefill worker if need be.
 
-    async with Run(...) as run:
-        async for new in run:      <-- unread tokens <-- [task: find a route, Attempt, Attempt]
-            ...
+    async for new in run.tokens():      <-- Attempt <-- route
 
-A reader gets all tokens that are there: where it is slower than the workers they come several at
-a time. Unread are at most the request's output. Leaving the block ends the task and both legs.
+A request has no task of its own: its reader's task starts the attempts, and closing the iterator
+ends them. Deadline and shutdown end an attempt from outside; then its reader is told why.
 """
 
 import asyncio
-import logging
-import uuid
-from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Self
+import math
+import secrets
+from collections.abc import AsyncGenerator
 
 from octavo.internal.v1alpha1 import worker_pb2
-from octavo.router.attempt import Attempt, NewTokens, joined
+from octavo.router.attempt import Attempt, NewTokens
 from octavo.router.failures import LocalTailTooLong
+from octavo.router.pace import Pace
 from octavo.router.placement import Demand
 from octavo.router.report import RunReport
 from octavo.router.request import Request
-from octavo.router.route import RouteFinder
+from octavo.router.route import Route, RouteFinder
 from octavo.router.scores import Scores
 from octavo.rpc.errors import Expired, RequestError
 from octavo.rpc.sampling import output_to_proto, sampling_to_proto
-
-logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
 
 
 class Run:
-    """One request on its way through the workers; iterate to get its tokens."""
+    """One request on its way through the workers."""
 
-    def __init__(self, request: Request, routes: RouteFinder, timeout_s: float) -> None:
+    def __init__(self, request: Request, routes: RouteFinder, pace: Pace, timeout_s: float) -> None:
         self.report = RunReport(request.arrived_at, _scores_of(request))
         self._request = request
         self._routes = routes
+        self._pace = pace
         self._timeout_s = timeout_s
-        self._unread: list[NewTokens] = []
-        self._news = asyncio.Event()  # for a reader that waits
-        self._has_ended = False
+        self._loop = asyncio.get_running_loop()
+        self._ends_at = self._loop.time() + timeout_s
+        self._id = secrets.token_hex(16)  # the caller's id is never a key between our processes
+        self._news = asyncio.Event()
+        self._took_at = -math.inf  # when its reader last took tokens
+        self._waits_for_pace = False
         self._attempt: Attempt | None = None
-        self._is_stopped = False
-        self._task: asyncio.Task[Exception | None] | None = None
-        self._failure: Exception | None = None
+        self._failure: RequestError | None = None  # why it was ended from outside
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run(), name=f"run {self._request.request_id}")
-        self._task.add_done_callback(self._ended)
-        return self
+    @property
+    def has_ended_well(self) -> bool:
+        """Whether the workers have said all they will, and nothing failed."""
+        attempt = self._attempt
+        if attempt is None or self._failure is not None:
+            return False
+        return attempt.has_ended and attempt.failure is None
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.wait({self._task})
-
-    async def __aiter__(self) -> AsyncIterator[NewTokens]:
+    async def tokens(self) -> AsyncGenerator[NewTokens, None]:
         """Yield tokens in order; end with the request, or raise why it failed.
 
         Raises:
             RequestError: what the caller should see.
         """
-        while self._unread or not self._has_ended:
-            if self._unread:
-                unread, self._unread = self._unread, []
-                yield joined(unread)
-            else:
-                self._news.clear()
-                await self._news.wait()
-        if self._failure is not None:
-            raise self._failure
+        timer = self._loop.call_at(self._ends_at, self._expire)
+        try:
+            for number in range(1, MAX_ATTEMPTS + 1):
+                self._check()
+                async with self._routes.route(
+                    self._demand(number), self._request.prompt_token_ids, self._request.group_key
+                ) as route:
+                    self._check()
+                    attempt = self._attempt = self._new_attempt(route, number)
+                    try:
+                        attempt.open(self._ends_at - self._loop.time())
+                        while not attempt.has_ended:
+                            await self._news.wait()
+                            self._news.clear()
+                            if (new := attempt.take()) is not None:
+                                self._took_at = self._loop.time()
+                                yield new
+                        if (new := attempt.take()) is not None:
+                            yield new
+                    finally:
+                        attempt.close()
+                self._check()
+                if attempt.failure is None:
+                    return
+                if number == MAX_ATTEMPTS or not isinstance(attempt.failure, LocalTailTooLong):
+                    raise attempt.failure
+                self._attempt = None
+        finally:
+            timer.cancel()
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """No more tokens are needed; what comes is dropped."""
-        self._is_stopped = True
         if self._attempt is not None:
-            await self._attempt.stop()
+            self._attempt.stop()
 
     def fail(self, error: RequestError) -> None:
         """End the request; its reader gets `error` after the tokens that are there."""
-        if not self._has_ended:
-            self._failure = error
-        if self._task is not None:
-            self._task.cancel()
+        attempt = self._attempt
+        if self._failure is not None or (attempt is not None and attempt.has_ended):
+            return
+        self._failure = error
+        if attempt is not None:
+            attempt.close()
 
-    async def _run(self) -> Exception | None:
-        """Run to the end; returns what went wrong."""
-        try:
-            async with asyncio.timeout(self._timeout_s) as deadline:
-                await self._attempts(deadline)
-        except TimeoutError:
-            return Expired(f"the request did not end within {self._timeout_s:.3f} s")
-        except RequestError as error:
-            return error
-        except Exception as error:
-            logger.exception("request %s failed on a defect", self._request.request_id)
-            return error
-        return None
+    def _expire(self) -> None:
+        self.fail(Expired(f"the request did not end within {self._timeout_s:.3f} s"))
 
-    def _ended(self, task: "asyncio.Task[Exception | None]") -> None:
-        # Here and not in the task, which may be cancelled before it began.
-        if not task.cancelled():
-            self._failure = task.result()
-        self._has_ended = True
+    def _demand(self, number: int) -> Demand:
+        return Demand(
+            len(self._request.prompt_token_ids),
+            self._request.sampling.max_tokens,
+            may_prefill_locally=number == 1,
+            may_reuse_prompt=self._request.sampling.prompt_logprobs is None,
+        )
+
+    def _new_attempt(self, route: Route, number: int) -> Attempt:
+        self.report.begin(route)
+        sequence = worker_pb2.SequenceSpec(
+            key=worker_pb2.RequestKey(request_id=self._id, attempt=number),
+            prompt_token_ids=self._request.prompt_token_ids,
+            sampling=sampling_to_proto(self._request.sampling),
+            group_key=self._request.group_key,
+            output=output_to_proto(self._request.sampling),
+        )
+        return Attempt(route, sequence, self.report, self._hear)
+
+    def _hear(self) -> None:
+        """There is news: let the reader look, at once unless it has just had some."""
+        attempt = self._attempt
+        if attempt is None or attempt.has_ended:
+            self._news.set()
+        elif not (self._waits_for_pace or self._news.is_set()):
+            if self._loop.time() >= self._took_at + self._pace.interval_s:
+                self._news.set()
+            else:
+                self._waits_for_pace = True
+                self._pace.call_next(self._keep_pace)
+
+    def _keep_pace(self) -> None:
+        self._waits_for_pace = False
         self._news.set()
 
-    async def _attempts(self, deadline: asyncio.Timeout) -> None:
-        request_id = uuid.uuid4().hex  # the caller's id is never a key between our processes
-        for number in range(1, MAX_ATTEMPTS + 1):
-            try:
-                await self._try(
-                    worker_pb2.RequestKey(request_id=request_id, attempt=number), deadline
-                )
-                return
-            except LocalTailTooLong:
-                logger.debug("request %s: the tail is too long for decode alone", request_id)
-        raise AssertionError("an attempt with a prefill worker cannot lack one")
-
-    async def _try(self, key: worker_pb2.RequestKey, deadline: asyncio.Timeout) -> None:
-        request = self._request
-        demand = Demand(
-            len(request.prompt_token_ids),
-            request.sampling.max_tokens,
-            may_prefill_locally=key.attempt == 1,
-            may_reuse_prompt=request.sampling.prompt_logprobs is None,
-        )
-        async with self._routes.route(demand, request.prompt_token_ids, request.group_key) as route:
-            self.report.begin(route)
-            sequence = worker_pb2.SequenceSpec(
-                key=key,
-                prompt_token_ids=request.prompt_token_ids,
-                sampling=sampling_to_proto(request.sampling),
-                group_key=request.group_key,
-                output=output_to_proto(request.sampling),
-            )
-            self._attempt = Attempt(route, sequence, self.report, self._emit)
-            when = deadline.when()
-            assert when is not None
-            await self._attempt.run(when - asyncio.get_running_loop().time())
-
-    def _emit(self, new: NewTokens) -> None:
-        if not self._is_stopped:
-            self._unread.append(new)
-            self._news.set()
+    def _check(self) -> None:
+        """Raise why the request was ended from outside, if it was."""
+        if self._failure is not None:
+            raise self._failure
 
 
 def _scores_of(request: Request) -> Scores | None:

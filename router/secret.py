@@ -29,10 +29,15 @@ class CacheSecret:
 
     def __init__(self, value: bytes) -> None:
         self.value = value
+        self._key_without_salt = (value, group_key(value, "", ""))
 
     def group_key_of(self, salt: str) -> bytes:
         """The 32-byte key of the sharing group that a cache salt names."""
-        return group_key(self.value, "", salt)
+        if salt:
+            return group_key(self.value, "", salt)
+        if self._key_without_salt[0] != self.value:
+            self._key_without_salt = (self.value, group_key(self.value, "", ""))
+        return self._key_without_salt[1]
 
 
 def read_or_create(path: Path) -> bytes:

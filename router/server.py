@@ -27,6 +27,7 @@ from octavo.router.config import RouterConfig
 from octavo.router.discovery import watch_names
 from octavo.router.generation import Generator
 from octavo.router.model import ServedModel
+from octavo.router.pace import Pace
 from octavo.router.request import RequestReader
 from octavo.router.route import RouteFinder
 from octavo.router.secret import (
@@ -103,7 +104,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             local_prefill_max_tokens=config.local_prefill_max_tokens,
         )
         admission = Admission(config.max_queued_tokens)
-        generator = Generator(model, routes, admission)
+        generator = Generator(model, routes, admission, Pace(config.stream_interval_s))
         reader = RequestReader(
             model,
             threads,
@@ -118,9 +119,9 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             max_request_s=config.max_request_s,
             slow_reader_s=config.slow_reader_s,
         )
-        server = Server((SERVICE_NAME,), PUBLIC_MESSAGE_BYTES)
+        server = Server((SERVICE_NAME,), PUBLIC_MESSAGE_BYTES, shares_port=config.shares_port)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
-        port = await server.start(config.listen_address)
+        port = await server.start(config.listen_address, config.private_address)
         stack.push_async_callback(server.grpc.stop, 0)
         tasks.start(_report_readiness(server, workers))
         logger.info("serving %s on %s", model.name, config.listen_address)

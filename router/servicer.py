@@ -60,11 +60,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             timeout_s = self._timeout_s(context.time_remaining())
             writer = self._writer(resolved)
             async with (
-                aclosing(self._generator.events(resolved, timeout_s)) as events,
+                aclosing(self._generator.replies(resolved, timeout_s)) as replies,
                 patient_write(context, self._slow_reader_s) as write,
             ):
-                async for event in events:
-                    message = writer.reply(event)
+                async for reply in replies:
+                    message = writer.message(reply)
                     if message is not None:
                         await write(message)
 
@@ -76,9 +76,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             resolved = await self._reader.read(request)
             timeout_s = self._timeout_s(context.time_remaining())
             writer = self._writer(resolved)
-            async with aclosing(self._generator.events(resolved, timeout_s)) as events:
-                async for event in events:
-                    message = writer.reply(event)
+            async with aclosing(self._generator.replies(resolved, timeout_s)) as replies:
+                async for reply in replies:
+                    message = writer.message(reply)
                     if message is not None:
                         messages.append(message)
         return join(messages, self._model.name)

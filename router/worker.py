@@ -2,36 +2,27 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 import grpc
 
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
+from octavo.internal.v1alpha1.worker_pb2 import (
+    DecodeManyRequest,
+    DecodeRequest,
+    DecodeResponse,
+    PrefillManyRequest,
+    PrefillRequest,
+    PrefillResponse,
+)
+from octavo.router.leg_call import LegCall, Listener, OwnCall
 from octavo.router.many_calls import ManyCalls
 
 # A load sample speaks of what was sent to the worker this long before it, or earlier.
 REPORT_DELAY_S = 0.1
-
-
-class DecodeCall(Protocol):
-    """A Decode stream of its own, or a part of the worker's one stream."""
-
-    def __aiter__(self) -> AsyncIterator[worker_pb2.DecodeResponse]: ...
-
-    async def write(self, request: worker_pb2.DecodeRequest) -> None: ...
-
-    async def done_writing(self) -> None: ...
-
-    def cancel(self) -> bool: ...
-
-
-AnyCall = (
-    grpc.aio.UnaryStreamCall[worker_pb2.PrefillRequest, worker_pb2.PrefillResponse] | DecodeCall
-)
 
 
 class Role(Enum):
@@ -53,7 +44,7 @@ class WorkerFacts:
     max_context_tokens: int
     vocab_size: int
     local_prefill_max_tokens: int
-    serves_decode_many: bool = False  # an older worker does not
+    serves_many_calls: bool = False  # in one stream; an older worker does not
 
     @classmethod
     def from_proto(cls, message: worker_pb2.GetWorkerResponse) -> "WorkerFacts":
@@ -69,7 +60,9 @@ class WorkerFacts:
             max_context_tokens=message.max_context_tokens,
             vocab_size=message.vocab_size,
             local_prefill_max_tokens=message.local_prefill_max_tokens,
-            serves_decode_many=message.serves_decode_many,
+            serves_many_calls=(
+                message.serves_prefill_many if is_prefill else message.serves_decode_many
+            ),
         )
 
 
@@ -95,8 +88,7 @@ class Leg:
     prefill_tokens: int
     blocks: int
     sent_at: float
-    call: AnyCall | None = None
-    ended_because: str | None = None
+    on_lost: Callable[[str], None] | None = None  # told why the worker cannot go on
 
 
 class Worker:
@@ -106,9 +98,17 @@ class Worker:
         self, facts: WorkerFacts, channel: grpc.aio.Channel, load: worker_pb2.WatchLoadResponse
     ) -> None:
         self.facts = facts
-        self.prefill_stub = worker_pb2_grpc.PrefillServiceStub(channel)
+        self.ref = worker_pb2.WorkerRef(
+            worker_id=facts.worker_id, address=facts.address, epoch=facts.epoch
+        )
+        self._prefill_stub = worker_pb2_grpc.PrefillServiceStub(channel)
         self._decode_stub = worker_pb2_grpc.DecodeServiceStub(channel)
-        self._many_calls = ManyCalls(self._decode_stub)
+        self._prefills = ManyCalls[PrefillRequest, PrefillResponse](
+            self._prefill_stub.PrefillMany, PrefillManyRequest
+        )
+        self._decodes = ManyCalls[DecodeRequest, DecodeResponse](
+            self._decode_stub.DecodeMany, DecodeManyRequest
+        )
         self.load = load
         self.is_stuck = False
         self._last_step_at = self._last_sample_at = time.monotonic()
@@ -122,13 +122,6 @@ class Worker:
     @property
     def name(self) -> str:
         return f"{self.facts.role.value} worker {self.facts.worker_id} at {self.facts.address}"
-
-    @property
-    def ref(self) -> worker_pb2.WorkerRef:
-        facts = self.facts
-        return worker_pb2.WorkerRef(
-            worker_id=facts.worker_id, address=facts.address, epoch=facts.epoch
-        )
 
     @property
     def takes_work(self) -> bool:
@@ -158,11 +151,22 @@ class Worker:
         counted = self.load.running_sequences + self.load.waiting_sequences
         return max(counted - self._gone.legs, 0)
 
-    def decode(self, timeout_s: float) -> DecodeCall:
-        """A new Decode call; its first message starts it."""
-        if self.facts.serves_decode_many:
-            return self._many_calls.call(timeout_s)
-        call: DecodeCall = self._decode_stub.Decode(timeout=timeout_s)
+    def prefill(
+        self, request: PrefillRequest, timeout_s: float, listener: Listener[PrefillResponse]
+    ) -> LegCall[PrefillRequest]:
+        """Start a Prefill call, which may last so long."""
+        if self.facts.serves_many_calls:
+            return self._prefills.call(request, timeout_s, listener)
+        return OwnCall(self._prefill_stub.Prefill(request, timeout=timeout_s), listener)
+
+    def decode(
+        self, request: DecodeRequest, timeout_s: float, listener: Listener[DecodeResponse]
+    ) -> LegCall[DecodeRequest]:
+        """Start a Decode call, which may last so long."""
+        if self.facts.serves_many_calls:
+            return self._decodes.call(request, timeout_s, listener)
+        call = OwnCall[DecodeRequest](self._decode_stub.Decode(timeout=timeout_s), listener)
+        call.send(request)
         return call
 
     def observe(self, load: worker_pb2.WatchLoadResponse) -> None:
@@ -195,10 +199,9 @@ class Worker:
 
     def end_legs(self, reason: str) -> None:
         """End every leg that runs here now; each says why."""
-        for leg in self._legs:
-            leg.ended_because = reason
-            if leg.call is not None:
-                leg.call.cancel()
+        for leg in list(self._legs):
+            if leg.on_lost is not None:
+                leg.on_lost(reason)
 
     @contextmanager
     def leg(self, *, prefill_tokens: int = 0, blocks: int = 0) -> Iterator[Leg]:

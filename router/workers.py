@@ -36,6 +36,7 @@ class Workers:
         self._connections: dict[str, asyncio.Task[None]] = {}  # by address
         self._by_id: dict[str, Worker] = {}
         self._changed = asyncio.Event()
+        self._by_role: dict[Role, list[Worker]] = {}  # who takes requests; empty after a change
 
     @property
     def prefills(self) -> list[Worker]:
@@ -68,6 +69,7 @@ class Workers:
 
     def tell_change(self) -> None:
         """Wake everyone who waits for a change, and nobody who comes later."""
+        self._by_role.clear()
         waited_for, self._changed = self._changed, asyncio.Event()
         waited_for.set()
 
@@ -124,7 +126,10 @@ class Workers:
             logger.info("%s left", worker.name)
 
     def _with_role(self, role: Role) -> list[Worker]:
-        return [w for w in self._by_id.values() if w.facts.role is role and w.takes_work]
+        if role not in self._by_role:
+            taking = [w for w in self._by_id.values() if w.facts.role is role and w.takes_work]
+            self._by_role[role] = taking
+        return self._by_role[role]
 
     def _is_wanted(self, address: str) -> bool:
         return address in self.wanted_addresses()

@@ -25,6 +25,10 @@ def up(
     address: Annotated[str, typer.Option(help="Where clients connect.")] = "127.0.0.1:50051",
     prefill_workers: Annotated[int, typer.Option(help="How many, 1 to 64.")] = 1,
     decode_workers: Annotated[int, typer.Option(help="How many, 1 to 64.")] = 1,
+    routers: Annotated[
+        int,
+        typer.Option(envvar="OCTAVO_ROUTERS", help="Processes that share the address, 1 to 16."),
+    ] = 1,
     redis_url: Annotated[
         str | None, typer.Option(envvar="OCTAVO_REDIS_URL", help="Default: an embedded Redis.")
     ] = None,
@@ -49,7 +53,7 @@ def up(
     start_timeout_s: Annotated[float, typer.Option(help="Give up after this long.")] = 600.0,
     grace_s: Annotated[float, typer.Option(help="How long open requests may finish.")] = 30.0,
 ) -> None:
-    """Start router, workers and Redis on this machine; Ctrl-C ends everything."""
+    """Start routers, workers and Redis on this machine; Ctrl-C ends everything."""
     import asyncio
 
     from octavo.checkpoint.errors import CheckpointError
@@ -62,6 +66,7 @@ def up(
             address=address,
             prefill_workers=prefill_workers,
             decode_workers=decode_workers,
+            routers=routers,
             redis_url=redis_url,
             use_redis=redis,
             dtype=dtype,
@@ -78,7 +83,7 @@ def up(
         raise typer.BadParameter(str(error)) from error
     try:
         asyncio.run(run_up(config, ask))
-    except (CheckpointError, ChildDied, TimeoutError) as error:
+    except (CheckpointError, ChildDied, OSError) as error:
         console.print("[red]octavo could not run:[/]", str(error), soft_wrap=True, highlight=False)
         raise typer.Exit(1) from error
 

@@ -40,20 +40,20 @@ async def prepare_model(name: str) -> Path:
         return await asyncio.to_thread(resolve_model, name, progress=show)
 
 
-async def wait_until_ready(model: str, address: str, workers: dict[str, str]) -> None:
-    """Poll until every worker (name to address) and then the router serve, showing who is awaited.
+async def wait_until_ready(model: str, addresses: dict[str, str]) -> None:
+    """Poll until all processes (name to address) serve, one after another, showing who is awaited.
 
-    The router alone is ready with the first worker of each role.
+    Routers come last: they are ready with the first worker of each role.
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=None)
-        loading = {name: (worker, WORKER_SERVICE) for name, worker in workers.items()}
-        loading["router"] = (address, SERVICE)
+        loading = dict(addresses)
         while loading:
             progress.update(task, description=f"loading {Path(model).name}: {', '.join(loading)}")
-            name, (target, service) = next(iter(loading.items()))
-            await _wait_until_serving(target, service)
+            name, address = next(iter(loading.items()))
+            service = SERVICE if name.startswith("router") else WORKER_SERVICE
+            await _wait_until_serving(address, service)
             del loading[name]
 
 

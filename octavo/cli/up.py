@@ -4,15 +4,16 @@
       +- redis-server      embedded, unless --redis-url names one
       +- prefill-worker    1..N, on CPU with cores of its own, lent to others while it idles
       +- decode-worker     1..N, the same
-      +- router            where clients connect
+      +- router            where clients connect; several share the port (SO_REUSEPORT)
 
-Workers listen on unix sockets in a private folder; only the router has a port.
+All listen on unix sockets in a private folder; only routers have a port, too.
 """
 
 import asyncio
 import contextlib
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -58,11 +59,14 @@ class UpConfig:
     run_dir: Path | None
     start_timeout_s: float
     grace_s: float
+    routers: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("prefill_workers", "decode_workers"):
-            if not 1 <= getattr(self, name) <= 64:
-                raise ValueError(f"{name} must be 1 to 64, got {getattr(self, name)}")
+        for name, most in (("prefill_workers", 64), ("decode_workers", 64), ("routers", 16)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be 1 to {most}, got {getattr(self, name)}")
+        if self.routers > 1 and self.address.startswith("unix:"):
+            raise ValueError(f"routers must be 1 at {self.address}: only a port can be shared")
 
 
 class ChildDied(Exception):
@@ -81,13 +85,14 @@ async def run_up(config: UpConfig, question: str | None) -> None:
     try:
         model = await prepare_model(config.model)
         resolved = time.perf_counter()
+        if config.routers > 1:
+            check_free(config.address)
         async with AsyncExitStack() as stack:
             redis_url = await stack.enter_async_context(redis_for(config))
             children = plan(config, model, folder, redis_url)
             watch = await stack.enter_async_context(running(children, config.grace_s))
-            names = [child.name for child in children if child.name != "router"]
-            workers = {name: socket_address(folder, name) for name in names}
-            ready = asyncio.create_task(wait_until_ready(config.model, config.address, workers))
+            sockets = {child.name: socket_address(folder, child.name) for child in children}
+            ready = asyncio.create_task(wait_until_ready(config.model, sockets))
             async with asyncio.timeout(config.start_timeout_s):
                 if not await first_of(ready, watch, stop):
                     return
@@ -157,8 +162,25 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
             router += [f"--{role}-address", address]
     secret = folder / "cache-secret"
     router += ["--cache-secret-file", str(secret)]
-    children.append(Child("router", router, folder / "router.log", env))
+    names = ["router"] if config.routers == 1 else [f"router-{i}" for i in range(config.routers)]
+    for name in names:
+        own = ["--private-address", socket_address(folder, name)]
+        own += ["--shares-port"] if len(names) > 1 else []
+        children.append(Child(name, router + own, folder / f"{name}.log", env))
     return children
+
+
+def is_router(child: Child) -> bool:
+    return child.name.startswith("router")
+
+
+def check_free(address: str) -> None:
+    """Raise OSError if somebody listens there, with whom routers might share the port."""
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host.strip("[]"), int(port)))
 
 
 def worker_cores(config: UpConfig, num_gpus: int) -> list[CoreSet]:
@@ -184,7 +206,7 @@ def core_arguments(
 
 
 def socket_address(folder: Path, name: str) -> str:
-    """Where a worker listens."""
+    """Where a process listens, itself alone."""
     return f"unix:{folder / name}.sock"
 
 
@@ -195,7 +217,7 @@ def worker_environment() -> dict[str, str]:
 
 @asynccontextmanager
 async def running(children: list[Child], grace_s: float) -> AsyncIterator["asyncio.Task[None]"]:
-    """Start the children; the task raises ChildDied if one ends. The router is ended first."""
+    """Start the children; the task raises ChildDied if one ends. Routers are ended first."""
     for child in children:
         await child.start()
     watch = asyncio.create_task(raise_when_one_ends(children))
@@ -205,9 +227,9 @@ async def running(children: list[Child], grace_s: float) -> AsyncIterator["async
         watch.cancel()
         with contextlib.suppress(asyncio.CancelledError, ChildDied):
             await watch
-        workers = [child for child in children if child.name != "router"]
-        routers = [child for child in children if child.name == "router"]
-        for group in (routers, workers):  # once the router has ended, so has every request
+        workers = [child for child in children if not is_router(child)]
+        routers = [child for child in children if is_router(child)]
+        for group in (routers, workers):  # once they have ended, so has every request
             await asyncio.gather(*(child.end(grace_s + STOP_S) for child in group))
 
 

@@ -125,22 +125,21 @@ class Transcript:
         self._completion: Completion | None = None
 
     def take(self, message: pb.StreamGenerateResponse) -> Delta | None:
-        """Note an event; return what is new for a reader, if anything is."""
-        match message.WhichOneof("event"):
-            case "started":
-                self._started = message.started
-            case "delta":
-                delta = _delta(message.delta)
-                self._texts.append(delta.text)
-                self._token_ids += delta.token_ids
-                if delta.logprobs is not None:
-                    self._logprobs.append(delta.logprobs)
-                return delta
-            case "finished":
-                self._finished = message.finished
-            case "completed":
-                self._completion = self._complete(message)
-        return None
+        """Note what a message says; return what is new for a reader, if anything is."""
+        if message.HasField("started"):
+            self._started = message.started
+        delta = None
+        if message.HasField("delta"):
+            delta = _delta(message.delta)
+            self._texts.append(delta.text)
+            self._token_ids += delta.token_ids
+            if delta.logprobs is not None:
+                self._logprobs.append(delta.logprobs)
+        if message.HasField("finished"):
+            self._finished = message.finished
+        if message.HasField("completed"):
+            self._completion = self._complete(message)
+        return delta
 
     @property
     def completion(self) -> Completion:

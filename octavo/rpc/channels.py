@@ -36,15 +36,17 @@ def channel_options(max_message_bytes: int = INTERNAL_MESSAGE_BYTES) -> list[tup
     ]
 
 
-def server_options(max_message_bytes: int = INTERNAL_MESSAGE_BYTES) -> list[tuple[str, int]]:
-    """Options of a server's side. so_reuseport is off: a taken port must fail, not be shared."""
+def server_options(
+    max_message_bytes: int = INTERNAL_MESSAGE_BYTES, *, shares_port: bool = False
+) -> list[tuple[str, int]]:
+    """Options of a server's side. A taken port fails, unless all who have it share it."""
     return [
         *_KEEPALIVE,
         ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(shares_port)),
     ]
 
 

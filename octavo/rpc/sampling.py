@@ -11,20 +11,22 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "regex": (),
     "ebnf_grammar": (),
 }
-_SCALARS = (
-    "max_tokens",
-    "min_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-    "ignore_eos",
+_SCALARS = frozenset(
+    {
+        "max_tokens",
+        "min_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "ignore_eos",
+    }
 )
-_LISTS = ("stop", "stop_token_ids", "bad_words", "allowed_token_ids")
+_LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"})
 _OUTPUT_SCALARS = ("include_stop_text", "skip_special_tokens", "logprobs", "prompt_logprobs")
 
 
@@ -39,16 +41,15 @@ def sampling_from_proto(
         Unsupported: a field of a later version is set.
         InvalidRequest: a value is out of range; both name the field.
     """
-    for name, harmless in UNSUPPORTED.items():
-        if message.HasField(name) and getattr(message, name) not in harmless:
-            raise Unsupported(f"sampling.{name}")
     values: dict[str, object] = dict(defaults or {})
-    values |= {name: getattr(message, name) for name in _SCALARS if message.HasField(name)}
-    values |= {name: tuple(found) for name in _LISTS if (found := getattr(message, name))}
-    if message.logit_bias:
-        values["logit_bias"] = dict(message.logit_bias)
-    if message.bad_words_ids:
-        values["bad_words_ids"] = tuple(tuple(word.ids) for word in message.bad_words_ids)
+    for field, value in message.ListFields():  # those that are set: a few of many
+        name = field.name
+        if name in _SCALARS or name in _LISTS:
+            values[name] = value
+        elif name == "bad_words_ids":
+            values[name] = [word.ids for word in value]
+        elif value not in UNSUPPORTED[name]:
+            raise Unsupported(f"sampling.{name}")
     if output is not None:
         values["include_stop_text"] = output.include_stop_text
         for name in ("skip_special_tokens", "logprobs", "prompt_logprobs"):
@@ -62,16 +63,25 @@ def sampling_from_proto(
 
 def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
     """Write every scalar, so that no default is left to the reader; texts stay behind."""
-    message = inference_pb2.SamplingParams(stop_token_ids=params.stop_token_ids)
-    for name in _SCALARS:
-        value = getattr(params, name)
-        if value is not None:
-            setattr(message, name, value)
+    message = inference_pb2.SamplingParams(
+        max_tokens=params.max_tokens,
+        min_tokens=params.min_tokens,
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        min_p=params.min_p,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        repetition_penalty=params.repetition_penalty,
+        seed=params.seed,
+        ignore_eos=params.ignore_eos,
+        stop_token_ids=params.stop_token_ids,
+        allowed_token_ids=params.allowed_token_ids,
+    )
     if params.logit_bias:
         message.logit_bias.update(params.logit_bias)
     for token_ids in params.bad_words_ids:
         message.bad_words_ids.add(ids=token_ids)
-    message.allowed_token_ids.extend(params.allowed_token_ids)
     return message
 
 

@@ -21,25 +21,37 @@ class Server:
     """A grpc.aio server with health and reflection; add servicers to `grpc`, then `start`."""
 
     def __init__(
-        self, service_names: tuple[str, ...], max_message_bytes: int = INTERNAL_MESSAGE_BYTES
+        self,
+        service_names: tuple[str, ...],
+        max_message_bytes: int = INTERNAL_MESSAGE_BYTES,
+        *,
+        shares_port: bool = False,
     ) -> None:
-        """service_names: full names, as in `DESCRIPTOR.services_by_name[...].full_name`."""
+        """service_names: full names, as in `DESCRIPTOR.services_by_name[...].full_name`.
+
+        shares_port: with other processes that say so, too; the kernel spreads connections.
+        """
         self.service_names = service_names
         self._is_alive = True
         self._is_draining = False
-        self.grpc = grpc.aio.server(options=server_options(max_message_bytes))
+        options = server_options(max_message_bytes, shares_port=shares_port)
+        self.grpc = grpc.aio.server(options=options)
         self.health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self.grpc)
         names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self.grpc)
 
-    async def start(self, address: str) -> int:
+    async def start(self, address: str, private_address: str | None = None) -> int:
         """Listen and return the port (0 for a unix socket). Not ready until `set_ready`.
 
+        private_address: one more to listen on.
+
         Raises:
-            RuntimeError: the address cannot be bound.
+            RuntimeError: an address cannot be bound.
         """
         port = self.grpc.add_insecure_port(address)
+        if private_address is not None:
+            self.grpc.add_insecure_port(private_address)
         await self.health.set("", SERVING)
         await self.set_ready(False)
         await self.grpc.start()

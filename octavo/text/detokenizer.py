@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # A character has at most four bytes: of four tokens without a whole character the first is broken.
 MAX_PENDING_TOKENS = 4
-PROMPT_TAIL_TOKENS = 8
+CONTEXT_TOKENS = 8
 
 
 class IncrementalDetokenizer:
@@ -46,6 +46,27 @@ class IncrementalDetokenizer:
                 return ""
             return self._release_broken(new_text)
         self._slide(new_text)
+        return new_text
+
+    def push_all(self, token_ids: Sequence[int]) -> str:
+        """Take several tokens and return the text that is certain now, as `push` for each."""
+        visible = [i for i in token_ids if self._is_visible(i)]
+        window = self._window + visible
+        text = self._decode(window) if len(visible) > 1 else REPLACEMENT
+        if REPLACEMENT in text or not text.startswith(self._sent):
+            return "".join([self.push(i) for i in visible])
+        new_text = text[len(self._sent) :]
+        self._window = window
+        self._num_context = len(window)
+        self._sent = text
+        # The context of the next token: the last ones that are whole characters.
+        for num_tokens in range(1, min(len(window), CONTEXT_TOKENS + 1)):
+            tail = self._decode(window[-num_tokens:])
+            if tail and REPLACEMENT not in tail:
+                self._window = window[-num_tokens:]
+                self._num_context = num_tokens
+                self._sent = tail
+                break
         return new_text
 
     def flush(self) -> str:
@@ -86,7 +107,7 @@ class IncrementalDetokenizer:
 
     def _tail(self, prompt_token_ids: Sequence[int]) -> list[int]:
         """Return the prompt's end, back to where its text consists of whole characters."""
-        num_tokens = PROMPT_TAIL_TOKENS
+        num_tokens = CONTEXT_TOKENS
         while True:
             tail = [i for i in prompt_token_ids[-num_tokens:] if self._is_visible(i)]
             text = self._decode(tail)

@@ -30,6 +30,7 @@ class TextOutput:
         self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], sampling: SamplingParams
     ) -> None:
         self._detokenizer = tokenizer.detokenizer(prompt_token_ids, sampling.skip_special_tokens)
+        self._has_stops = bool(sampling.stop)
         self._matcher = StopMatcher(sampling.stop, sampling.include_stop_text)
         self._min_tokens = sampling.min_tokens
         self._num_tokens = 0
@@ -39,6 +40,8 @@ class TextOutput:
         """Take the next tokens; what follows a stop string, tokens and text, is dropped."""
         if self.matched_stop is not None:
             return TextDelta("", (), self.matched_stop)
+        if not self._has_stops:
+            return TextDelta(self._detokenizer.push_all(token_ids), tuple(token_ids))
         pieces = []
         for count, token_id in enumerate(token_ids, start=1):
             text = self._detokenizer.push(token_id)

@@ -63,7 +63,7 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Encode raw text; with special tokens, exactly one BOS even if the text spells it too."""
-        token_ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        token_ids = self._encode(text, add_special_tokens)
         if add_special_tokens and self._adds_bos and token_ids[1:2] == [self.bos_token_id]:
             del token_ids[0]
         return token_ids
@@ -115,7 +115,7 @@ class Tokenizer:
             raise ChatTemplateError(
                 f"the model's chat template refused the messages: {error}"
             ) from error
-        return list(self._backend.encode(prompt, add_special_tokens=False).ids)
+        return self._encode(str(prompt), add_special_tokens=False)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Decode all tokens at once; ids that no token has (padding of the model) are left out."""
@@ -136,6 +136,12 @@ class Tokenizer:
         start = self.encode(before, add_special_tokens=False)
         both = self.encode(before + text, add_special_tokens=False)
         return both[len(start) :] if both[: len(start)] == start else []
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        # Fast: it does not note where in the text each token stands.
+        [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        token_ids: list[int] = encoding.ids
+        return token_ids
 
     def _spells_control_token(self, conversation: list[dict[str, str]]) -> bool:
         return any(

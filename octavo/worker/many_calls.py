@@ -5,23 +5,25 @@
     stream --> [read] --first item--> a new task;  cancel, a broken stream --> its end
 
 A call is a lease as a stream is one: its handler runs in a task of its own, which is cancelled when
-the caller cancels, when the call's time is over and when the stream breaks.
+the caller cancels, when the call's time is over and when the stream breaks. PrefillMany and
+DecodeMany differ in what a request and a response are, and in nothing else.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 from google.rpc import code_pb2
 
 from octavo.internal.v1alpha1.worker_pb2 import (
+    CallEnd,
     DecodeManyRequest,
     DecodeManyResponse,
-    DecodeRequest,
-    DecodeResponse,
+    PrefillManyRequest,
+    PrefillManyResponse,
 )
 from octavo.rpc.errors import STATUS_DETAILS_KEY, AbortableContext
 
@@ -30,50 +32,81 @@ logger = logging.getLogger(__name__)
 # Items at most that wait for a caller who reads too slowly; then its calls wait.
 MAX_UNSENT = 4096
 
-Item = DecodeManyResponse.Item
-End = DecodeManyResponse.End
+Response = TypeVar("Response", contravariant=True)
 
 
-class DecodeContext(AbortableContext, Protocol):
-    """What a Decode handler needs of its stream, be it one of its own or a part of another."""
+class CallContext(AbortableContext, Protocol[Response]):
+    """What a handler needs of its stream, be it one of its own or a part of another."""
 
-    # DecodeRequest, or grpc.aio.EOF.
+    # The next request, or grpc.aio.EOF.
     async def read(self) -> object: ...
 
-    async def write(self, message: DecodeResponse) -> None: ...
+    async def write(self, message: Response) -> None: ...
 
 
-DecodeHandler = Callable[[object, DecodeContext], Awaitable[None]]
-ManyContext = grpc.aio.ServicerContext[DecodeManyRequest, DecodeManyResponse]
+# Takes a call's first request, which `read` gives as well, and the call.
+Handler = Callable[[Any, CallContext[Any]], Awaitable[None]]
+PrefillManyContext = grpc.aio.ServicerContext[PrefillManyRequest, PrefillManyResponse]
+DecodeManyContext = grpc.aio.ServicerContext[DecodeManyRequest, DecodeManyResponse]
+ManyRequest = PrefillManyRequest | DecodeManyRequest
+# Either of their items: the fields are alike, but for the types of request and response.
+RequestItem = PrefillManyRequest.Item | DecodeManyRequest.Item
 
 
-async def serve_many(context: ManyContext, handler: DecodeHandler) -> None:
+async def serve_many_prefills(context: PrefillManyContext, handler: Handler) -> None:
+    """Serve a PrefillMany stream until its caller closes or breaks it; then no call is open."""
+    await _ManyCalls(context, PrefillManyResponse, handler).serve()
+
+
+async def serve_many_decodes(context: DecodeManyContext, handler: Handler) -> None:
     """Serve a DecodeMany stream until its caller closes or breaks it; then no call is open."""
-    calls = ManyCalls(context, handler)
-    flushing = asyncio.create_task(calls.flush())
-    try:
-        while isinstance(message := await context.read(), DecodeManyRequest):
-            for item in message.items:
-                calls.take(item)
-    finally:
-        flushing.cancel()
-        await calls.end_all()
-        await asyncio.wait({flushing})
+    await _ManyCalls(context, DecodeManyResponse, handler).serve()
 
 
-class ManyCalls:
+class _ManyCalls:
     """The open calls of one stream."""
 
-    def __init__(self, context: ManyContext, handler: DecodeHandler) -> None:
-        self._context = context
+    def __init__(
+        self,
+        context: PrefillManyContext | DecodeManyContext,
+        message: type[Any],
+        handler: Handler,
+    ) -> None:
+        """message: DecodeManyResponse or PrefillManyResponse."""
+        self._context: Any = context
+        self._message = message
         self._handler = handler
         self._calls: dict[int, _Call] = {}
-        self._items: list[Item] = []
+        self._items: list[object] = []
         self._has_items = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
 
-    def take(self, item: DecodeManyRequest.Item) -> None:
+    async def serve(self) -> None:
+        flushing = asyncio.create_task(self._flush())
+        try:
+            while isinstance(message := await self._context.read(), ManyRequest):
+                for item in message.items:
+                    self._take(item)
+        finally:
+            flushing.cancel()
+            await self._end_all()
+            await asyncio.wait({flushing})
+
+    def respond(self, call_id: int, response: object) -> None:
+        """Send a call's response with the next message."""
+        self._put(self._message.Item(call=call_id, response=response))
+
+    async def wait_for_room(self) -> None:
+        await self._has_room.wait()
+
+    def ended(self, call_id: int, end: CallEnd | None) -> None:
+        """A call's handler has ended; its caller is told unless it left."""
+        del self._calls[call_id]
+        if end is not None:
+            self._put(self._message.Item(call=call_id, end=end))
+
+    def _take(self, item: RequestItem) -> None:
         """Do what an item of the caller says."""
         call = self._calls.get(item.call)
         if item.HasField("cancel"):
@@ -81,38 +114,29 @@ class ManyCalls:
                 call.cancel()
         elif call is not None:
             call.requests.put_nowait(item.request)
-        elif item.request.HasField("start"):
+        elif item.HasField("timeout"):  # with a call's first request alone
             call = self._calls[item.call] = _Call(self, item)
             call.requests.put_nowait(item.request)
-            call.start(self._handler)
+            call.start(self._handler, item.request)
         # Anything else is meant for a call that has just ended.
 
-    def put(self, item: Item) -> None:
-        """Send an item with the next message."""
+    def _put(self, item: object) -> None:
         self._items.append(item)
         self._has_items.set()
         if len(self._items) >= MAX_UNSENT:
             self._has_room.clear()
 
-    async def wait_for_room(self) -> None:
-        await self._has_room.wait()
-
-    async def flush(self) -> None:
+    async def _flush(self) -> None:
         """Send what there is, again and again, until cancelled."""
         while True:
             await self._has_items.wait()
+            await asyncio.sleep(0)  # a call that has said its last is about to end
             self._has_items.clear()
             items, self._items = self._items, []
             self._has_room.set()
-            await self._context.write(DecodeManyResponse(items=items))
+            await self._context.write(self._message(items=items))
 
-    def ended(self, call_id: int, end: End | None) -> None:
-        """A call's handler has ended; its caller is told unless it left."""
-        del self._calls[call_id]
-        if end is not None:
-            self.put(Item(call=call_id, end=end))
-
-    async def end_all(self) -> None:
+    async def _end_all(self) -> None:
         """End every call and wait for its end."""
         for call in self._calls.values():
             call.cancel()
@@ -122,18 +146,16 @@ class ManyCalls:
 class _Call:
     """One call; the context of its handler."""
 
-    def __init__(self, calls: ManyCalls, item: DecodeManyRequest.Item) -> None:
-        self.requests: asyncio.Queue[DecodeRequest] = asyncio.Queue()
+    def __init__(self, calls: _ManyCalls, item: RequestItem) -> None:
+        self.requests: asyncio.Queue[object] = asyncio.Queue()
         self._calls = calls
         self._id = item.call
-        self._end: End | None = End()
-        self._timer: asyncio.TimerHandle | None = None
-        if item.HasField("timeout"):
-            timeout_s = item.timeout.ToNanoseconds() / 1e9
-            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
+        self._end: CallEnd | None = CallEnd()
+        timeout_s = item.timeout.ToNanoseconds() / 1e9
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
 
-    def start(self, handler: DecodeHandler) -> None:
-        self.task = asyncio.create_task(self._run(handler))
+    def start(self, handler: Handler, request: object) -> None:
+        self.task = asyncio.create_task(self._run(handler, request))
         self.task.add_done_callback(self._ended)  # also if it is cancelled before it began
 
     def cancel(self) -> None:
@@ -141,45 +163,44 @@ class _Call:
         self._end = None
         self.task.cancel()
 
-    async def read(self) -> DecodeRequest:
+    async def read(self) -> object:
         return await self.requests.get()
 
-    async def write(self, message: DecodeResponse) -> None:
+    async def write(self, message: object) -> None:
         await self._calls.wait_for_room()
-        self._calls.put(Item(call=self._id, response=message))
+        self._calls.respond(self._id, message)
 
     def time_remaining(self) -> float | None:
-        """Seconds until the call's time is over; None if it has no end."""
-        if self._timer is None:
-            return None
+        """Seconds until the call's time is over."""
         return self._timer.when() - asyncio.get_running_loop().time()
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
-        self._fail(End(code=code.value[0], message=details))
+        self._fail(CallEnd(code=code.value[0], message=details))
 
     async def abort_with_status(self, status: grpc.Status) -> NoReturn:
         details = dict(status.trailing_metadata or ()).get(STATUS_DETAILS_KEY, b"")
         assert isinstance(details, bytes)
-        self._fail(End(code=status.code.value[0], message=status.details, details=details))
+        self._fail(CallEnd(code=status.code.value[0], message=status.details, details=details))
 
-    def _fail(self, end: End) -> NoReturn:
+    def _fail(self, end: CallEnd) -> NoReturn:
         if self._end is not None:
             self._end = end
         raise grpc.aio.AbortError
 
-    async def _run(self, handler: DecodeHandler) -> None:
+    async def _run(self, handler: Handler, request: object) -> None:
         with suppress(grpc.aio.AbortError):
-            await handler(None, self)
+            await handler(request, self)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a call failed on a defect", exc_info=error)
-            self._end = End(code=code_pb2.INTERNAL, message="internal error; see the worker's log")
+            self._end = CallEnd(
+                code=code_pb2.INTERNAL, message="internal error; see the worker's log"
+            )
         self._calls.ended(self._id, self._end)
 
     def _expire(self) -> None:
         if self._end is not None:
-            self._end = End(code=code_pb2.DEADLINE_EXCEEDED, message="the call's time is over")
+            self._end = CallEnd(code=code_pb2.DEADLINE_EXCEEDED, message="the call's time is over")
         self.task.cancel()

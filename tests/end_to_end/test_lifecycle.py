@@ -3,13 +3,23 @@
 import asyncio
 import os
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
+import grpc
 import psutil  # type: ignore[import-untyped]
 import pytest
 
 from end_to_end.prompts import GREEDY, check_alive_and_quiet, expected, prompt_of
 from octavo.client import AsyncClient
+from octavo.inference.v1.inference_pb2 import (
+    GenerateRequest,
+    SamplingParams,
+    StreamGenerateRequest,
+    TokenIds,
+)
+from octavo.inference.v1.inference_pb2_grpc import InferenceServiceStub
 from octavo.transfer.namespace import SHM_FOLDER
 from service import Service, running_service
 
@@ -69,6 +79,37 @@ async def test_sigterm_lets_running_streams_finish_and_exits_0(llama: Path, tmp_
             for prompt, first, stream in zip(prompts, firsts, streams, strict=True):
                 rest = [token async for delta in stream for token in delta.token_ids]
                 assert first.token_ids + rest == expected(llama, prompt, 400)
+        async with asyncio.timeout(30):
+            assert await service.process.wait() == 0
+        check_nothing_left(service, processes, tmp_path)
+
+
+async def test_several_routers_share_the_address_and_drain(llama: Path, tmp_path: Path) -> None:
+    env = POOL | {"TMPDIR": str(tmp_path), "OCTAVO_ROUTERS": "2"}
+    async with running_service(llama, *FLAGS, "--no-redis", env=env) as service:
+        processes = processes_of(service)
+        assert len(processes) == 4, "two routers and two workers"
+        prompt = prompt_of(100, seed="routers")
+        request = StreamGenerateRequest(
+            request=GenerateRequest(
+                token_ids=TokenIds(ids=prompt),
+                sampling=SamplingParams(max_tokens=200, temperature=0.0, ignore_eos=True),
+            )
+        )
+        own = [("grpc.use_local_subchannel_pool", 1)]  # a connection each
+        async with AsyncExitStack() as stack:
+            calls = []
+            for _ in range(8):
+                channel = grpc.aio.insecure_channel(service.address, options=own)
+                stub: Any = InferenceServiceStub(await stack.enter_async_context(channel))
+                calls.append(stub.StreamGenerate(request))
+            firsts = [await call.read() for call in calls]
+            service.process.send_signal(signal.SIGTERM)
+            for first, call in zip(firsts, calls, strict=True):
+                tokens = list(first.delta.token_ids)
+                async for message in call:
+                    tokens += message.delta.token_ids
+                assert tokens == expected(llama, prompt, 200)
         async with asyncio.timeout(30):
             assert await service.process.wait() == 0
         check_nothing_left(service, processes, tmp_path)

@@ -54,7 +54,9 @@ with grpc.insecure_channel(address) as channel:
     fill(streaming.request)
     events, streamed, text = [], [], ""
     for response in call("StreamGenerate", streaming):
-        events.append(response.WhichOneof("event"))
+        events += [
+            name for name in ("started", "finished", "completed") if response.HasField(name)
+        ]
         streamed.extend(response.delta.token_ids)
         text += response.delta.text
 
@@ -88,6 +90,5 @@ async def test_a_script_without_octavo_code_generates_and_streams(
     assert said["models"] == ["llama"]
     assert said["generated"] == said["streamed"] == expected(llama, prompt, 12)
     assert said["text"] == said["streamed_text"]
-    assert said["events"][0] == "started" and said["events"][-2:] == ["finished", "completed"]
-    assert set(said["events"][1:-2]) == {"delta"}
+    assert said["events"] == ["started", "finished", "completed"]
     assert said["reason"] == "FINISH_REASON_LENGTH"

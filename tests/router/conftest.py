@@ -84,6 +84,7 @@ def start_fleet(served_model: ServedModel) -> StartFleet:
         prefills: int = 1,
         decodes: int = 1,
         wait_ready: bool = True,
+        many_calls: bool = True,
         **settings: Any,
     ) -> AsyncIterator[Fleet]:
         handover = Handover()
@@ -93,6 +94,7 @@ def start_fleet(served_model: ServedModel) -> StartFleet:
         ]
         ds = [ScriptedDecodeWorker(f"d{i}", token_ids, handover, **layout) for i in range(decodes)]
         for worker in [*ps, *ds]:
+            worker.facts.serves_prefill_many = worker.facts.serves_decode_many = many_calls
             await worker.__aenter__()
         config = RouterConfig(
             model=MODEL_NAME,

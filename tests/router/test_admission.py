@@ -84,6 +84,7 @@ async def test_text_that_waits_for_the_tokenizer_is_bounded(
     served_model: ServedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_module, "MAX_QUEUED_BYTES", 10)
+    monkeypatch.setattr(request_module, "MAX_INLINE_BYTES", 0)
     release = threading.Event()
     with ThreadPoolExecutor(1) as threads:
         threads.submit(release.wait, 10)
@@ -101,3 +102,17 @@ async def test_text_that_waits_for_the_tokenizer_is_bounded(
         await asyncio.sleep(0)
         release.set()
         assert await second  # who left makes room
+
+
+async def test_short_text_does_not_wait_behind_long_text(served_model: ServedModel) -> None:
+    release = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(release.wait, 10)
+        reader = RequestReader(
+            served_model, threads, max_context_tokens=lambda: 4096, group_key_of=str.encode
+        )
+        long = asyncio.create_task(reader.tokenize(TokenizeRequest(text="long " * 1000)))
+        assert await reader.tokenize(TokenizeRequest(text="short"))
+        assert not long.done()
+        release.set()
+        assert await long

@@ -31,21 +31,26 @@ def request(**fields: Any) -> GenerateRequest:
 
 
 def joined(messages: Responses) -> tuple[str, list[int]]:
-    deltas = [message.delta for message in messages if message.WhichOneof("event") == "delta"]
-    text = "".join(delta.text for delta in deltas)
-    return text, [token_id for delta in deltas for token_id in delta.token_ids]
+    text = "".join(message.delta.text for message in messages)
+    return text, [token_id for message in messages for token_id in message.delta.token_ids]
+
+
+def finished(messages: Responses) -> inference_pb2.StreamGenerateResponse.Finished:
+    [found] = [message.finished for message in messages if message.HasField("finished")]
+    return found
 
 
 async def test_every_token_comes_once_and_in_order(start_fleet: StartFleet) -> None:
     tokens = list(range(40, 60))
     async with start_fleet([*tokens, EOS]) as fleet:
         messages = await fleet.stream(request())
-        kinds = [message.WhichOneof("event") for message in messages]
-        assert kinds == ["started"] + ["delta"] * (len(kinds) - 3) + ["finished", "completed"]
+        for part, position in (("started", 0), ("completed", len(messages) - 1)):
+            found = [index for index, message in enumerate(messages) if message.HasField(part)]
+            assert found == [position]
         assert [message.sequence for message in messages] == list(range(len(messages)))
         assert joined(messages)[1] == [*tokens, EOS]
-        assert messages[-2].finished.finish_reason == FINISH_REASON_STOP
-        assert messages[-2].finished.matched_stop_token_id == EOS
+        assert finished(messages).finish_reason == FINISH_REASON_STOP
+        assert finished(messages).matched_stop_token_id == EOS
         await fleet.quiet()
 
 
@@ -54,8 +59,8 @@ async def test_first_token_does_not_wait_for_the_decode_worker(start_fleet: Star
         release = fleet.decode.hold_before(0)
         call = fleet.stub.StreamGenerate(inference_pb2.StreamGenerateRequest(request=request()))
         messages = aiter(call)
-        assert (await anext(messages)).HasField("started")
-        assert list((await anext(messages)).delta.token_ids) == [40]
+        first = await anext(messages)
+        assert first.HasField("started") and list(first.delta.token_ids) == [40]
         release.set()
         rest = [message async for message in messages]
         assert joined(rest)[1] == [41, EOS]
@@ -81,7 +86,7 @@ async def test_unary_equals_the_joined_stream(start_fleet: StartFleet) -> None:
             whole = await fleet.stub.Generate(request(seed=1, **fields))
             [candidate] = whole.candidates
             assert (candidate.text, list(candidate.token_ids)) == joined(messages)
-            assert candidate.finish_reason == messages[-2].finished.finish_reason
+            assert candidate.finish_reason == finished(messages).finish_reason
             assert whole.usage == messages[-1].completed.usage
 
 
@@ -110,7 +115,7 @@ async def test_max_tokens_1_has_no_decode_leg(start_fleet: StartFleet) -> None:
     async with start_fleet([40, 41, EOS]) as fleet:
         messages = await fleet.stream(request(max_tokens=1))
         assert joined(messages)[1] == [40]
-        assert messages[-2].finished.finish_reason == FINISH_REASON_LENGTH
+        assert finished(messages).finish_reason == FINISH_REASON_LENGTH
         assert not fleet.decode.specs
         assert messages[-1].completed.timing.decode_worker == ""
         await fleet.quiet()
@@ -132,7 +137,7 @@ async def test_first_token_that_ends_the_request_ends_the_decode_leg(
         fleet.decode.hold_before(0)  # its leg would stay open for ever
         messages = await fleet.stream(request())
         assert joined(messages) == ("", [EOS])
-        assert messages[-2].finished.finish_reason == FINISH_REASON_STOP
+        assert finished(messages).finish_reason == FINISH_REASON_STOP
         await fleet.quiet()
 
 
@@ -160,8 +165,8 @@ async def test_stop_string_is_cut_and_the_worker_told(start_fleet: StartFleet) -
         ):
             messages = await fleet.stream(request(stop=[stop]))
             assert joined(messages)[0] == text
-            assert messages[-2].finished.finish_reason == FINISH_REASON_STOP_SEQUENCE
-            assert messages[-2].finished.matched_stop_text == stop
+            assert finished(messages).finish_reason == FINISH_REASON_STOP_SEQUENCE
+            assert finished(messages).matched_stop_text == stop
             sent = joined(messages)[1]
             assert tokens[: len(sent)] == sent  # ends with the token that completed the match
             assert stop in fleet.model.tokenizer.decode(sent)
@@ -201,7 +206,7 @@ async def test_first_token_that_ends_a_stop_string_ends_both_legs(start_fleet: S
         fleet.decode.hold_before(0)
         messages = await fleet.stream(request(stop=["A"]))
         assert joined(messages)[0] == ""
-        assert messages[-2].finished.finish_reason == FINISH_REASON_STOP_SEQUENCE
+        assert finished(messages).finish_reason == FINISH_REASON_STOP_SEQUENCE
         await fleet.quiet()
 
 

@@ -14,7 +14,7 @@ from octavo.inference.v1 import inference_pb2
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.channels import server_options
 from octavo.rpc.errors import RequestError, errors_to_status
-from octavo.worker.many_calls import DecodeContext, serve_many
+from octavo.worker.many_calls import CallContext, serve_many_decodes, serve_many_prefills
 
 BLOCK_SIZE = 16
 EOS = 2
@@ -48,6 +48,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             vocab_size=384,
             local_prefill_max_tokens=LOCAL_PREFILL_MAX_TOKENS,
             serves_decode_many=True,
+            serves_prefill_many=True,
         )
         self.facts.MergeFrom(worker_pb2.GetWorkerResponse(**facts))
         self.load = worker_pb2.WatchLoadResponse(epoch=self.facts.worker.epoch)
@@ -160,6 +161,13 @@ class ScriptedPrefillWorker(ScriptedWorker, worker_pb2_grpc.PrefillServiceServic
         super().__init__(worker_id, token_ids, handover, **facts)
         worker_pb2_grpc.add_PrefillServiceServicer_to_server(self, self.server)
 
+    async def PrefillMany(self, _: object, context: Any) -> None:
+        await serve_many_prefills(context, self._prefill_in_many)
+
+    async def _prefill_in_many(self, request: worker_pb2.PrefillRequest, context: Any) -> None:
+        async for response in self.Prefill(request, context):
+            await context.write(response)
+
     async def Prefill(
         self, request: worker_pb2.PrefillRequest, context: Any
     ) -> AsyncIterator[worker_pb2.PrefillResponse]:
@@ -192,7 +200,7 @@ class ScriptedDecodeWorker(ScriptedWorker, worker_pb2_grpc.DecodeServiceServicer
         worker_pb2_grpc.add_DecodeServiceServicer_to_server(self, self.server)
 
     async def DecodeMany(self, _: object, context: Any) -> None:
-        await serve_many(context, self._decode_in_many)
+        await serve_many_decodes(context, self._decode_in_many)
 
     async def _decode_in_many(self, _: object, context: Any) -> None:
         async for response in self.Decode(_requests(context), context):
@@ -243,7 +251,9 @@ class ScriptedDecodeWorker(ScriptedWorker, worker_pb2_grpc.DecodeServiceServicer
         )
 
 
-async def _requests(context: DecodeContext) -> AsyncIterator[worker_pb2.DecodeRequest]:
+async def _requests(
+    context: CallContext[worker_pb2.DecodeResponse],
+) -> AsyncIterator[worker_pb2.DecodeRequest]:
     while isinstance(request := await context.read(), worker_pb2.DecodeRequest):
         yield request
 

@@ -50,6 +50,28 @@ def test_any_byte_level_tokens_stream_to_their_decode(
     assert streamed == expected(byte_level_tokenizer, prompt, output, skip)
 
 
+@settings(max_examples=600, deadline=None)
+@given(data=st.data())
+def test_tokens_that_come_together_give_the_text_of_single_ones(
+    byte_level_tokenizer: Tokenizer,
+    metaspace_tokenizer: Tokenizer,
+    word_piece_tokenizer: Tokenizer,
+    data: st.DataObject,
+) -> None:
+    tokenizer = data.draw(
+        st.sampled_from([byte_level_tokenizer, metaspace_tokenizer, word_piece_tokenizer])
+    )
+    token_ids = st.integers(0, tokenizer.vocab_size + 5)
+    text = st.text(max_size=8).map(lambda t: tokenizer.encode(t, add_special_tokens=False))
+    pieces = st.lists(text | st.lists(token_ids | st.integers(3, 258), max_size=6), max_size=8)
+    prompt = data.draw(text)
+    together = tokenizer.detokenizer(prompt)
+    single = tokenizer.detokenizer(prompt)
+    for piece in data.draw(pieces):
+        assert together.push_all(piece) == "".join(single.push(i) for i in piece)
+    assert together.flush() == single.flush()
+
+
 @settings(max_examples=300, deadline=None)
 @given(text=st.text(max_size=40), prompt=st.text(max_size=10))
 def test_no_delta_of_encoded_text_has_half_a_character(
@@ -226,6 +248,17 @@ def test_the_window_stays_short_on_long_outputs(tokenizer: Tokenizer) -> None:
         detokenizer.push(token_id)
         longest = max(longest, len(detokenizer._window))
     assert longest <= 8
+
+
+@pytest.mark.parametrize("num_together", [2, 3, 7])
+def test_the_window_stays_short_behind_tokens_that_come_together(
+    byte_level_tokenizer: Tokenizer, num_together: int
+) -> None:
+    token_ids = byte_level_tokenizer.encode("a" + 100 * "𐌀")
+    detokenizer = byte_level_tokenizer.detokenizer([])
+    for begin in range(0, len(token_ids), num_together):
+        detokenizer.push_all(token_ids[begin : begin + num_together])
+        assert len(detokenizer._window) <= 8 + num_together
 
 
 def test_a_long_prompt_costs_only_its_tail(

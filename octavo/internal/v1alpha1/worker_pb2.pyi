@@ -197,6 +197,38 @@ class DecodeResponse(_message.Message):
     prompt_logprobs: PromptLogprobs
     def __init__(self, started: _Optional[_Union[DecodeResponse.Started, _Mapping]] = ..., tokens: _Optional[_Union[TokenDelta, _Mapping]] = ..., completed: _Optional[_Union[DecodeResponse.Completed, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ...) -> None: ...
 
+class PrefillManyRequest(_message.Message):
+    __slots__ = ("items",)
+    class Item(_message.Message):
+        __slots__ = ("call", "request", "cancel", "timeout")
+        CALL_FIELD_NUMBER: _ClassVar[int]
+        REQUEST_FIELD_NUMBER: _ClassVar[int]
+        CANCEL_FIELD_NUMBER: _ClassVar[int]
+        TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+        call: int
+        request: PrefillRequest
+        cancel: CancelCall
+        timeout: _duration_pb2.Duration
+        def __init__(self, call: _Optional[int] = ..., request: _Optional[_Union[PrefillRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelCall, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[PrefillManyRequest.Item]
+    def __init__(self, items: _Optional[_Iterable[_Union[PrefillManyRequest.Item, _Mapping]]] = ...) -> None: ...
+
+class PrefillManyResponse(_message.Message):
+    __slots__ = ("items",)
+    class Item(_message.Message):
+        __slots__ = ("call", "response", "end")
+        CALL_FIELD_NUMBER: _ClassVar[int]
+        RESPONSE_FIELD_NUMBER: _ClassVar[int]
+        END_FIELD_NUMBER: _ClassVar[int]
+        call: int
+        response: PrefillResponse
+        end: CallEnd
+        def __init__(self, call: _Optional[int] = ..., response: _Optional[_Union[PrefillResponse, _Mapping]] = ..., end: _Optional[_Union[CallEnd, _Mapping]] = ...) -> None: ...
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[PrefillManyResponse.Item]
+    def __init__(self, items: _Optional[_Iterable[_Union[PrefillManyResponse.Item, _Mapping]]] = ...) -> None: ...
+
 class DecodeManyRequest(_message.Message):
     __slots__ = ("items",)
     class Item(_message.Message):
@@ -207,12 +239,9 @@ class DecodeManyRequest(_message.Message):
         TIMEOUT_FIELD_NUMBER: _ClassVar[int]
         call: int
         request: DecodeRequest
-        cancel: DecodeManyRequest.Cancel
+        cancel: CancelCall
         timeout: _duration_pb2.Duration
-        def __init__(self, call: _Optional[int] = ..., request: _Optional[_Union[DecodeRequest, _Mapping]] = ..., cancel: _Optional[_Union[DecodeManyRequest.Cancel, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
-    class Cancel(_message.Message):
-        __slots__ = ()
-        def __init__(self) -> None: ...
+        def __init__(self, call: _Optional[int] = ..., request: _Optional[_Union[DecodeRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelCall, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     items: _containers.RepeatedCompositeFieldContainer[DecodeManyRequest.Item]
     def __init__(self, items: _Optional[_Iterable[_Union[DecodeManyRequest.Item, _Mapping]]] = ...) -> None: ...
@@ -226,20 +255,25 @@ class DecodeManyResponse(_message.Message):
         END_FIELD_NUMBER: _ClassVar[int]
         call: int
         response: DecodeResponse
-        end: DecodeManyResponse.End
-        def __init__(self, call: _Optional[int] = ..., response: _Optional[_Union[DecodeResponse, _Mapping]] = ..., end: _Optional[_Union[DecodeManyResponse.End, _Mapping]] = ...) -> None: ...
-    class End(_message.Message):
-        __slots__ = ("code", "message", "details")
-        CODE_FIELD_NUMBER: _ClassVar[int]
-        MESSAGE_FIELD_NUMBER: _ClassVar[int]
-        DETAILS_FIELD_NUMBER: _ClassVar[int]
-        code: int
-        message: str
-        details: bytes
-        def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., details: _Optional[bytes] = ...) -> None: ...
+        end: CallEnd
+        def __init__(self, call: _Optional[int] = ..., response: _Optional[_Union[DecodeResponse, _Mapping]] = ..., end: _Optional[_Union[CallEnd, _Mapping]] = ...) -> None: ...
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     items: _containers.RepeatedCompositeFieldContainer[DecodeManyResponse.Item]
     def __init__(self, items: _Optional[_Iterable[_Union[DecodeManyResponse.Item, _Mapping]]] = ...) -> None: ...
+
+class CancelCall(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CallEnd(_message.Message):
+    __slots__ = ("code", "message", "details")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    details: bytes
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., details: _Optional[bytes] = ...) -> None: ...
 
 class PullKvRequest(_message.Message):
     __slots__ = ("open", "ack")
@@ -300,7 +334,7 @@ class GetWorkerRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetWorkerResponse(_message.Message):
-    __slots__ = ("worker", "role", "model", "layout", "max_context_tokens", "vocab_size", "eos_token_ids", "blocks", "counters", "shared_memory", "version", "local_prefill_max_tokens", "serves_decode_many")
+    __slots__ = ("worker", "role", "model", "layout", "max_context_tokens", "vocab_size", "eos_token_ids", "blocks", "counters", "shared_memory", "version", "local_prefill_max_tokens", "serves_decode_many", "serves_prefill_many")
     class Blocks(_message.Message):
         __slots__ = ("total", "free", "cached", "held")
         TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +388,7 @@ class GetWorkerResponse(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LOCAL_PREFILL_MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SERVES_DECODE_MANY_FIELD_NUMBER: _ClassVar[int]
+    SERVES_PREFILL_MANY_FIELD_NUMBER: _ClassVar[int]
     worker: WorkerRef
     role: WorkerRole
     model: str
@@ -367,7 +402,8 @@ class GetWorkerResponse(_message.Message):
     version: str
     local_prefill_max_tokens: int
     serves_decode_many: bool
-    def __init__(self, worker: _Optional[_Union[WorkerRef, _Mapping]] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model: _Optional[str] = ..., layout: _Optional[_Union[KvLayout, _Mapping]] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., blocks: _Optional[_Union[GetWorkerResponse.Blocks, _Mapping]] = ..., counters: _Optional[_Union[GetWorkerResponse.Counters, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemory, _Mapping]] = ..., version: _Optional[str] = ..., local_prefill_max_tokens: _Optional[int] = ..., serves_decode_many: _Optional[bool] = ...) -> None: ...
+    serves_prefill_many: bool
+    def __init__(self, worker: _Optional[_Union[WorkerRef, _Mapping]] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model: _Optional[str] = ..., layout: _Optional[_Union[KvLayout, _Mapping]] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., blocks: _Optional[_Union[GetWorkerResponse.Blocks, _Mapping]] = ..., counters: _Optional[_Union[GetWorkerResponse.Counters, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemory, _Mapping]] = ..., version: _Optional[str] = ..., local_prefill_max_tokens: _Optional[int] = ..., serves_decode_many: _Optional[bool] = ..., serves_prefill_many: _Optional[bool] = ...) -> None: ...
 
 class SharedMemory(_message.Message):
     __slots__ = ("namespace_id", "name", "size_bytes")

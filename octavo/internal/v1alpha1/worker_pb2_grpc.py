@@ -40,6 +40,11 @@ class PrefillServiceStub:
                 request_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillRequest.SerializeToString,
                 response_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillResponse.FromString,
                 _registered_method=True)
+        self.PrefillMany = channel.stream_stream(
+                '/octavo.internal.v1alpha1.PrefillService/PrefillMany',
+                request_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillManyRequest.SerializeToString,
+                response_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillManyResponse.FromString,
+                _registered_method=True)
 
 
 class PrefillServiceServicer:
@@ -54,6 +59,13 @@ class PrefillServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PrefillMany(self, request_iterator, context):
+        """Many Prefill calls of one router in one stream, as DecodeMany.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PrefillServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +73,11 @@ def add_PrefillServiceServicer_to_server(servicer, server):
                     servicer.Prefill,
                     request_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillRequest.FromString,
                     response_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillResponse.SerializeToString,
+            ),
+            'PrefillMany': grpc.stream_stream_rpc_method_handler(
+                    servicer.PrefillMany,
+                    request_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillManyRequest.FromString,
+                    response_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillManyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +108,33 @@ class PrefillService:
             '/octavo.internal.v1alpha1.PrefillService/Prefill',
             octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillRequest.SerializeToString,
             octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrefillMany(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/octavo.internal.v1alpha1.PrefillService/PrefillMany',
+            octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillManyRequest.SerializeToString,
+            octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.PrefillManyResponse.FromString,
             options,
             channel_credentials,
             insecure,
