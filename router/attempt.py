@@ -121,6 +121,10 @@ class Attempt:
         self._decode_call = None
         if not self.has_ended:
             self.has_ended = True
+            if self._has_news and self._lacks_prompt:
+                last = self._route.prefill or self._route.decode
+                assert last is not None
+                self.failure = worker_lost(last.worker, "told no log-probabilities of the prompt")
             self._on_news()
         self._on_news = _nobody
 
