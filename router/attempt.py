@@ -146,8 +146,10 @@ class Attempt:
             case "started":
                 self._report.prefill_started(response.started)
             case "token":
+                was_finished = self._merge.is_finished  # by a decode worker that was faster
                 self._take(response.token)
-                if self._merge.is_finished and self._route.decode is not None:
+                has_ended_it = self._merge.is_finished and not was_finished
+                if has_ended_it and self._route.decode is not None:
                     self.close()  # nothing to decode, so nothing to hand over
             case "prompt_logprobs":
                 self._take_prompt(response.prompt_logprobs)

@@ -137,12 +137,10 @@ class Generator:
                         if new.finish_reason == FINISH_REASON_UNSPECIFIED:
                             run.stop()  # the workers know nothing of stop strings
                         elif run.has_ended_well:
-                            run.report.ended_at = time.monotonic()
-                            reply.completed = Completed(num_prompt, num_output, run.report)
+                            reply.completed = _completed(run, num_prompt, num_output)
                     yield reply
             if run.report.ended_at is None:
-                run.report.ended_at = time.monotonic()
-                yield Reply(completed=Completed(num_prompt, num_output, run.report))
+                yield Reply(completed=_completed(run, num_prompt, num_output))
 
     @staticmethod
     def _prompt(request: Request, run: Run) -> Prompt | None:
@@ -159,6 +157,11 @@ class Generator:
             yield run
         finally:
             self._runs.discard(run)
+
+
+def _completed(run: Run, num_prompt_tokens: int, num_output_tokens: int) -> Completed:
+    run.report.ended_at = time.monotonic()
+    return Completed(num_prompt_tokens, num_output_tokens, run.report)
 
 
 def _finished(

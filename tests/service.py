@@ -60,21 +60,22 @@ class Service(Deployment):
         return [f"unix:{path}" for path in sorted(self.run_dir.glob(f"{role}-*.sock"))]
 
     def is_complete(self) -> bool:
-        """Whether the router has met every worker that was started."""
-        router_log = self.run_dir / "router.log"
-        joined = [
-            line
-            for line in (router_log.read_text() if router_log.exists() else "").splitlines()
-            if line.endswith(" joined")
-        ]
-        names = [log.stem for log in self.run_dir.glob("*-[0-9]*.log")]
-        return bool(names) and all(any(f" {name} " in line for line in joined) for name in names)
+        """Whether every router has met every worker that was started."""
+        logs = list(self.run_dir.glob("*.log"))
+        routers = [log for log in logs if log.stem.startswith("router")]
+        names = [log.stem for log in logs if log.stem.startswith(("prefill-", "decode-"))]
+        return bool(names and routers) and all(_has_met(log, names) for log in routers)
 
     def logs(self) -> str:
         return "\n".join(
             f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}"
             for log in sorted(self.run_dir.glob("*.log"))
         )
+
+
+def _has_met(router_log: Path, names: list[str]) -> bool:
+    joined = [line for line in router_log.read_text().splitlines() if line.endswith(" joined")]
+    return all(any(f" {name} " in line for line in joined) for name in names)
 
 
 async def get_worker(address: str) -> worker_pb2.GetWorkerResponse:

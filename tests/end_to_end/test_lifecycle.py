@@ -98,16 +98,16 @@ async def test_several_routers_share_the_address_and_drain(llama: Path, tmp_path
         )
         own = [("grpc.use_local_subchannel_pool", 1)]  # a connection each
         async with AsyncExitStack() as stack:
-            calls = []
+            streams = []
             for _ in range(8):
                 channel = grpc.aio.insecure_channel(service.address, options=own)
                 stub: Any = InferenceServiceStub(await stack.enter_async_context(channel))
-                calls.append(stub.StreamGenerate(request))
-            firsts = [await call.read() for call in calls]
+                streams.append(aiter(stub.StreamGenerate(request)))
+            firsts = [await anext(stream) for stream in streams]
             service.process.send_signal(signal.SIGTERM)
-            for first, call in zip(firsts, calls, strict=True):
+            for first, stream in zip(firsts, streams, strict=True):
                 tokens = list(first.delta.token_ids)
-                async for message in call:
+                async for message in stream:
                     tokens += message.delta.token_ids
                 assert tokens == expected(llama, prompt, 200)
         async with asyncio.timeout(30):

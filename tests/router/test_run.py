@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from octavo.inference.v1.inference_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_UNSPECIFIED
-from octavo.internal.v1alpha1.worker_pb2 import DecodeResponse, TokenDelta, WorkerRef
+from octavo.internal.v1alpha1.worker_pb2 import (
+    DecodeResponse,
+    PrefillResponse,
+    TokenDelta,
+    WorkerRef,
+)
 from octavo.router.pace import Pace
 from octavo.router.placement import Demand
 from octavo.router.request import Request
@@ -49,11 +54,26 @@ class TalkativeWorker:
                 self.listener.end(None)
 
 
-class OneRoute(RouteFinder):
-    """Leads to one worker, once it may."""
+class QuietPrefillWorker:
+    """A prefill worker without a wire."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self) -> None:
+        self.ref = WorkerRef(worker_id="p")
+        self.listener: Any = None
+
+    def prefill(self, request: object, timeout_s: float, listener: Any) -> "QuietPrefillWorker":
+        self.listener = listener
+        return self
+
+    def cancel(self) -> None: ...
+
+
+class OneRoute(RouteFinder):
+    """Leads to one decode worker, and perhaps to a prefill worker, once it may."""
+
+    def __init__(self, worker: Any, prefill: Any = None) -> None:
         self.worker = worker
+        self.prefill = prefill
         self.may_lead = asyncio.Event()
         self.may_lead.set()
         self.is_asked = asyncio.Event()
@@ -64,7 +84,8 @@ class OneRoute(RouteFinder):
     ) -> AsyncIterator[Route]:
         self.is_asked.set()
         await self.may_lead.wait()
-        yield Route(None, Leg(self.worker, 0, 0, 0.0))
+        prefill = None if self.prefill is None else Leg(self.prefill, 0, 0, 0.0)
+        yield Route(prefill, Leg(self.worker, 0, 0, 0.0))
 
 
 @pytest.fixture
@@ -155,6 +176,26 @@ async def test_an_end_keeps_no_pace(request_: Request) -> None:
         worker.say(1, NUM_TOKENS - 1)
         worker.say(NUM_TOKENS - 1, NUM_TOKENS)
         assert await rest(tokens) == (list(range(1, NUM_TOKENS)), None)
+
+
+async def test_a_late_prefill_token_does_not_cut_the_decode_worker_short(
+    request_: Request,
+) -> None:
+    worker, prefill = TalkativeWorker(), QuietPrefillWorker()
+    run = Run(request_, OneRoute(worker, prefill), NO_PACE, 10.0)
+    async with aclosing(run.tokens()) as tokens:
+        await anext(tokens)
+        last = TokenDelta(first_index=1, token_ids=[1], finish_reason=FINISH_REASON_LENGTH)
+        worker.listener.take(DecodeResponse(tokens=last))
+        first = TokenDelta(first_index=0, token_ids=[0])
+        prefill.listener.take(PrefillResponse(token=first))
+        assert not worker.is_cancelled  # it has yet to say what it cost
+        completed = DecodeResponse.Completed(transferred_blocks=7)
+        worker.listener.take(DecodeResponse(completed=completed))
+        worker.listener.end(None)
+        prefill.listener.end(None)
+        assert await rest(tokens) == ([1], None)
+        assert run.report.transferred_blocks == 7
 
 
 async def test_a_run_whose_time_is_over_gives_its_lease_back(request_: Request) -> None:
