@@ -1,12 +1,21 @@
 """Log-probabilities that two legs and two attempts tell: each once, by its place."""
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import grpc
 import pytest
 
+from octavo.inference.v1.inference_pb2 import GenerateRequest, OutputOptions, TokenIds
 from octavo.inference.v1.inference_pb2 import TokenLogprobs as Message
 from octavo.internal.v1alpha1.worker_pb2 import PromptLogprobs, TokenDelta
 from octavo.router.scores import Scores
 from octavo.rpc.errors import DataLoss
 from octavo.token_logprobs import TokenLogprobs
+from scripted_workers import EOS
+
+StartFleet = Callable[..., AbstractAsyncContextManager[Any]]
 
 
 def message(*values: float) -> Message:
@@ -51,3 +60,24 @@ def test_what_does_not_fit_together_is_data_loss() -> None:
         scores.take_tokens(TokenDelta(token_ids=[5]))
     with pytest.raises(DataLoss, match="2 likeliest each"):
         scores.take_tokens(TokenDelta(token_ids=[5], logprobs=Message(logprobs=[1], num_top=2)))
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "why"),
+    [
+        ("prompt_logprobs", grpc.StatusCode.UNAVAILABLE, "told no log-probabilities"),
+        ("logprobs", grpc.StatusCode.DATA_LOSS, "1 tokens with 0 log-probabilities"),
+    ],
+)
+@pytest.mark.parametrize("length", [5, 100], ids=["local", "pulled"])
+async def test_workers_that_tell_none_end_the_request(
+    start_fleet: StartFleet, name: str, code: grpc.StatusCode, why: str, length: int
+) -> None:
+    """Never a reply without what was asked for, and no hang."""
+    async with start_fleet([70, 71, EOS]) as fleet:
+        request = GenerateRequest(
+            token_ids=TokenIds(ids=[5] * length), output=OutputOptions(**{name: 1})
+        )
+        with pytest.raises(grpc.aio.AioRpcError, match=why) as failed:
+            await fleet.stub.Generate(request, timeout=20)
+        assert failed.value.code() is code
