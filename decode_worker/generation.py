@@ -13,7 +13,7 @@ from octavo.rpc.durations import duration
 from octavo.transfer.progress import UNFINISHED
 from octavo.worker.attempts import Write
 from octavo.worker.stream_scope import StreamScope
-from octavo.worker.token_delta import token_delta
+from octavo.worker.token_delta import prompt_logprobs, token_delta
 
 # Writes tokens from an output index on without waiting; False if that cannot be done now.
 WriteTokens = Callable[[int, Ids[int]], bool]
@@ -65,6 +65,9 @@ class Generation:
             self.is_finished = output.finish_reason is not None
             if output.num_cached_tokens is not None and not self.seq.is_pulled:
                 await self._start(output)
+            if output.prompt_logprobs is not None:
+                scores = prompt_logprobs(output.first_prompt_index, output.prompt_logprobs)
+                await self.write(worker_pb2.DecodeResponse(prompt_logprobs=scores))
             if output.token_ids:
                 await self._write_tokens(output)
 
@@ -93,7 +96,9 @@ class Generation:
     async def _write_tokens(self, output: SequenceOutput) -> None:
         if self._lacks_computed_s:
             self.computed_s = time.monotonic() - self.seq.admitted_at
-        delta = token_delta(output.first_index, output.token_ids, output.finish_reason)
+        delta = token_delta(
+            output.first_index, output.token_ids, output.finish_reason, output.logprobs
+        )
         await self.write(worker_pb2.DecodeResponse(tokens=delta))
 
     @property

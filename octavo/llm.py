@@ -25,9 +25,10 @@ from octavo.engine.core_set import llm_cores
 from octavo.engine.load import Counters
 from octavo.engine.pinned_team import on_this_thread, team_of
 from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import SamplingParams, check_prompt_logprobs
 from octavo.text.output import TextOutput
 from octavo.text.tokenizer import Tokenizer
+from octavo.token_logprobs import TokenLogprob, TokenLogprobs, joined
 
 Prompt = str | Listed[int] | Mapping[str, Any]  # text, token ids, or a mapping of either
 Messages = Listed[Mapping[str, str]]
@@ -42,6 +43,7 @@ class CompletionOutput:
     token_ids: list[int]  # up to the one that ended it, that one included
     finish_reason: str  # "stop" or "length"
     stop_reason: int | str | None  # the stop token or stop string; None for end of sequence
+    logprobs: list[TokenLogprob] | None = None  # of token_ids, if asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     num_cached_tokens: int
     finished: bool = True
+    # Of prompt_token_ids, if asked for; None in place of the first, before which nothing stands.
+    prompt_logprobs: list[TokenLogprob | None] | None = None
 
 
 class LocalRequest:
@@ -65,6 +69,8 @@ class LocalRequest:
         self._text = TextOutput(tokenizer, seq.token_ids, seq.sampling)
         self._pieces: list[str] = []
         self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._prompt_logprobs: list[TokenLogprobs] = []
 
     def take(self, output: SequenceOutput) -> bool:
         """Add new tokens; True if the request has ended, by the engine or by a stop string."""
@@ -73,6 +79,10 @@ class LocalRequest:
         delta = self._text.push(output.token_ids)
         self._pieces.append(delta.text)
         self._token_ids += delta.token_ids
+        if output.logprobs is not None:
+            self._logprobs.append(output.logprobs.part(0, len(delta.token_ids)))
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs.append(output.prompt_logprobs)
         if output.finish_reason is not None:
             self._pieces.append(self._text.finish())
         return output.finish_reason is not None or delta.matched_stop is not None
@@ -88,14 +98,23 @@ class LocalRequest:
             token_ids=self._token_ids,
             finish_reason="stop" if has_stopped else "length",
             stop_reason=stop_token_id if matched is None else matched,
+            logprobs=joined(self._logprobs).rows(self._token_ids) if self._logprobs else None,
         )
+        prompt_token_ids = self.seq.token_ids[: self.seq.num_prompt_tokens]
         return RequestOutput(
             request_id=self.seq.seq_id,
             prompt=self._prompt,
-            prompt_token_ids=self.seq.token_ids[: self.seq.num_prompt_tokens],
+            prompt_token_ids=prompt_token_ids,
             outputs=[completion],
             num_cached_tokens=self.seq.num_cached_tokens,
+            prompt_logprobs=self._score_prompt(prompt_token_ids),
         )
+
+    def _score_prompt(self, token_ids: list[int]) -> list[TokenLogprob | None] | None:
+        if self.seq.sampling.prompt_logprobs is None:
+            return None
+        parts = self._prompt_logprobs
+        return [None, *(joined(parts).rows(token_ids[1:]) if parts else [])]
 
 
 class LLM:
@@ -130,7 +149,7 @@ class LLM:
         """What the model's generation_config.json asks for."""
         named = {
             name: value
-            for name in ("temperature", "top_p", "top_k", "min_p")
+            for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
             if (value := getattr(self._defaults, name)) is not None
         }
         return SamplingParams(**named)
@@ -189,6 +208,11 @@ class LLM:
         text, token_ids = self._read_prompt(prompt)
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(64))
+        if sampling.bad_words:
+            found = self.tokenizer.bad_words_ids(sampling.bad_words)
+            ids = (*sampling.bad_words_ids, *found)
+            sampling = replace(sampling, bad_words=(), bad_words_ids=ids)
+        check_prompt_logprobs(len(token_ids), sampling.prompt_logprobs)
         seq = Sequence(
             seq_id=str(next(self._numbers)),
             token_ids=list(token_ids),

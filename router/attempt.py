@@ -93,7 +93,7 @@ class Attempt:
 
     def take(self) -> NewTokens | None:
         """Everything that is new, if anything is."""
-        if not self._has_news:
+        if not self._has_news or self._lacks_prompt:
             return None
         self._has_news = False
         token_ids, self._unread = tuple(self._unread), []
@@ -121,6 +121,10 @@ class Attempt:
         self._decode_call = None
         if not self.has_ended:
             self.has_ended = True
+            if self._has_news and self._lacks_prompt:
+                last = self._route.prefill or self._route.decode
+                assert last is not None
+                self.failure = worker_lost(last.worker, "told no log-probabilities of the prompt")
             self._on_news()
         self._on_news = _nobody
 
@@ -147,6 +151,8 @@ class Attempt:
                 has_ended_it = self._merge.is_finished and not was_finished
                 if has_ended_it and self._route.decode is not None:
                     self.close()  # nothing to decode, so nothing to hand over
+            case "prompt_logprobs":
+                self._take_prompt(response.prompt_logprobs)
             case "completed":
                 self._report.prefill_completed(response.completed)
 
@@ -157,13 +163,30 @@ class Attempt:
                 self._take(response.tokens)
             case "started":
                 self._report.decode_started(response.started)
+            case "prompt_logprobs":
+                self._take_prompt(response.prompt_logprobs)
             case "completed":
                 self._report.decode_completed(response.completed)
+
+    def _take_prompt(self, logprobs: worker_pb2.PromptLogprobs) -> None:
+        scores = self._report.scores
+        if scores is not None:
+            scores.take_prompt(logprobs)
+            if scores.has_prompt and self._has_news:
+                self._on_news()  # tokens that waited for it
+
+    @property
+    def _lacks_prompt(self) -> bool:
+        """Whether something of the prompt has to come before the first token is given out."""
+        scores = self._report.scores
+        return scores is not None and not scores.has_prompt
 
     def _take(self, delta: worker_pb2.TokenDelta) -> None:
         merge = self._merge
         if merge.is_finished:
             return
+        if self._report.scores is not None:
+            self._report.scores.take_tokens(delta)
         token_ids = merge.add(delta)
         if token_ids or merge.is_finished:
             self._report.token_came()

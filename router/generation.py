@@ -25,6 +25,16 @@ from octavo.router.route import RouteFinder
 from octavo.router.run import Run
 from octavo.rpc.errors import RequestError
 from octavo.text.output import TextOutput
+from octavo.token_logprobs import TokenLogprobs
+
+
+@dataclass(slots=True)
+class Prompt:
+    """What a caller asked to hear of the prompt."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: TokenLogprobs | None  # of all but the first
 
 
 @dataclass(slots=True)  # not frozen: many are made
@@ -33,6 +43,7 @@ class Started:
 
     num_prompt_tokens: int
     num_cached_tokens: int
+    prompt: Prompt | None = None
 
 
 @dataclass(slots=True)
@@ -60,6 +71,7 @@ class Reply:
     started: Started | None = None
     text: str = ""
     token_ids: tuple[int, ...] = ()
+    logprobs: TokenLogprobs | None = None  # of token_ids
     finished: Finished | None = None
     completed: Completed | None = None
 
@@ -106,8 +118,13 @@ class Generator:
                     reply = Reply()
                     if not num_output:
                         ticket.answered()
-                        reply.started = Started(num_prompt, run.report.cached_prompt_tokens)
+                        reply.started = Started(
+                            num_prompt, run.report.cached_prompt_tokens, self._prompt(request, run)
+                        )
                     delta = output.push(new.token_ids)
+                    if run.report.scores is not None:
+                        stop = num_output + len(delta.token_ids)
+                        reply.logprobs = run.report.scores.tokens(num_output, stop)
                     num_output += len(delta.token_ids)
                     reply.text, reply.token_ids = delta.text, delta.token_ids
                     finished = _finished(output, new.finish_reason, delta.token_ids)
@@ -124,6 +141,13 @@ class Generator:
                     yield reply
             if run.report.ended_at is None:
                 yield Reply(completed=_completed(run, num_prompt, num_output))
+
+    @staticmethod
+    def _prompt(request: Request, run: Run) -> Prompt | None:
+        logprobs = run.report.scores.prompt if run.report.scores is not None else None
+        if not request.echo and logprobs is None:
+            return None
+        return Prompt(request.prompt_text, request.prompt_token_ids, logprobs)
 
     @contextmanager
     def _running(self, request: Request, timeout_s: float) -> Iterator[Run]:

@@ -3,9 +3,10 @@
 from google.protobuf.duration_pb2 import Duration
 
 from octavo.inference.v1 import inference_pb2
-from octavo.router.generation import Completed, Finished, Reply
+from octavo.router.generation import Completed, Finished, Prompt, Reply
 from octavo.router.report import RunReport
 from octavo.rpc.durations import duration
+from octavo.rpc.logprobs import logprobs_to_proto
 
 Response = inference_pb2.StreamGenerateResponse
 
@@ -25,20 +26,31 @@ class ReplyWriter:
         text = reply.text if self._include_text else ""
         token_ids = reply.token_ids if self._include_token_ids else ()
         message = Response(request_id=self._request_id, sequence=self._sequence)
-        if text or token_ids:
+        if text or token_ids or reply.logprobs is not None:
             message.delta.text = text
             message.delta.token_ids.extend(token_ids)
+            if reply.logprobs is not None:
+                message.delta.logprobs.CopyFrom(logprobs_to_proto(reply.logprobs))
         elif not (reply.started or reply.finished or reply.completed):
             return None
         if reply.started is not None:
             message.started.model = self._model
             message.started.prompt_tokens = reply.started.num_prompt_tokens
             message.started.cached_prompt_tokens = reply.started.num_cached_tokens
+            if reply.started.prompt is not None:
+                message.started.prompt.CopyFrom(self._prompt(reply.started.prompt))
         if reply.finished is not None:
             message.finished.CopyFrom(_finished(reply.finished))
         if reply.completed is not None:
             message.completed.CopyFrom(_completed(reply.completed))
         self._sequence += 1
+        return message
+
+    @staticmethod
+    def _prompt(prompt: Prompt) -> inference_pb2.Prompt:
+        message = inference_pb2.Prompt(text=prompt.text, token_ids=prompt.token_ids)
+        if prompt.logprobs is not None:
+            message.logprobs.CopyFrom(logprobs_to_proto(prompt.logprobs))
         return message
 
 
@@ -48,8 +60,13 @@ def join(messages: list[Response], model: str) -> inference_pb2.GenerateResponse
     whole = inference_pb2.GenerateResponse(model=model)
     for message in messages:
         whole.request_id = message.request_id
+        if message.started.HasField("prompt"):
+            whole.prompt.CopyFrom(message.started.prompt)
         candidate.text += message.delta.text
         candidate.token_ids.extend(message.delta.token_ids)
+        if message.delta.HasField("logprobs"):
+            # Arrays grow; num_top is the same in all.
+            candidate.logprobs.MergeFrom(message.delta.logprobs)
         if message.HasField("finished"):
             finished = message.finished
             candidate.finish_reason = finished.finish_reason

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.router.route import Route
+from octavo.router.scores import Scores
 from octavo.rpc.durations import seconds_of
 
 
@@ -13,6 +14,7 @@ class RunReport:
     """Filled while a request runs; the last attempt's values stand."""
 
     arrived_at: float  # time.monotonic(), as all times here
+    scores: Scores | None = None  # None: no log-probabilities are asked for
     route: Route | None = None
     prefill_cached_tokens: int | None = None
     decode_cached_tokens: int | None = None

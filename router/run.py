@@ -19,8 +19,9 @@ from octavo.router.placement import Demand
 from octavo.router.report import RunReport
 from octavo.router.request import Request
 from octavo.router.route import Route, RouteFinder
+from octavo.router.scores import Scores
 from octavo.rpc.errors import Expired, RequestError
-from octavo.rpc.sampling import sampling_to_proto
+from octavo.rpc.sampling import output_to_proto, sampling_to_proto
 
 MAX_ATTEMPTS = 2
 
@@ -29,7 +30,7 @@ class Run:
     """One request on its way through the workers."""
 
     def __init__(self, request: Request, routes: RouteFinder, pace: Pace, timeout_s: float) -> None:
-        self.report = RunReport(request.arrived_at)
+        self.report = RunReport(request.arrived_at, _scores_of(request))
         self._request = request
         self._routes = routes
         self._pace = pace
@@ -109,6 +110,7 @@ class Run:
             len(self._request.prompt_token_ids),
             self._request.sampling.max_tokens,
             may_prefill_locally=number == 1,
+            may_reuse_prompt=self._request.sampling.prompt_logprobs is None,
         )
 
     def _new_attempt(self, route: Route, number: int) -> Attempt:
@@ -118,6 +120,7 @@ class Run:
             prompt_token_ids=self._request.prompt_token_ids,
             sampling=sampling_to_proto(self._request.sampling),
             group_key=self._request.group_key,
+            output=output_to_proto(self._request.sampling),
         )
         return Attempt(route, sequence, self.report, self._hear)
 
@@ -141,3 +144,14 @@ class Run:
         """Raise why the request was ended from outside, if it was."""
         if self._failure is not None:
             raise self._failure
+
+
+def _scores_of(request: Request) -> Scores | None:
+    sampling = request.sampling
+    if sampling.logprobs is None and sampling.prompt_logprobs is None:
+        return None
+    return Scores(
+        len(request.prompt_token_ids),
+        wants_tokens=sampling.logprobs is not None,
+        wants_prompt=sampling.prompt_logprobs is not None,
+    )

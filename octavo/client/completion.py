@@ -5,7 +5,8 @@ StreamGenerateResponse --take--> Delta, Delta, ...
                           +----> Completion, once the stream has ended
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
@@ -13,6 +14,8 @@ import grpc
 
 from octavo.client.error import OctavoError
 from octavo.inference.v1 import inference_pb2 as pb
+from octavo.rpc.logprobs import logprobs_from_proto
+from octavo.token_logprobs import TokenLogprob, TokenLogprobs, joined
 
 
 class FinishReason(StrEnum):
@@ -70,6 +73,7 @@ class Delta:
 
     text: str
     token_ids: list[int]
+    logprobs: TokenLogprobs | None = None  # of the new tokens, if asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,11 @@ class Completion:
     timing: Timing
     model: str
     request_id: str
+    logprobs: list[TokenLogprob] | None = None  # of token_ids, if asked for
+    prompt: str = ""  # with echo
+    prompt_token_ids: list[int] = field(default_factory=list)  # with echo or prompt_logprobs
+    # Of prompt_token_ids, if asked for; None in place of the first, before which nothing stands.
+    prompt_logprobs: list[TokenLogprob | None] | None = None
 
     @classmethod
     def of(cls, message: pb.GenerateResponse) -> Self:
@@ -97,6 +106,10 @@ class Completion:
             timing=Timing.of(message.timing),
             model=message.model,
             request_id=message.request_id,
+            logprobs=_rows(candidate.token_ids, _logprobs(candidate)),
+            prompt=message.prompt.text,
+            prompt_token_ids=list(message.prompt.token_ids),
+            prompt_logprobs=_prompt_rows(message.prompt),
         )
 
 
@@ -106,6 +119,7 @@ class Transcript:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._started = pb.StreamGenerateResponse.Started()
         self._finished = pb.StreamGenerateResponse.Finished()
         self._completion: Completion | None = None
@@ -116,9 +130,11 @@ class Transcript:
             self._started = message.started
         delta = None
         if message.HasField("delta"):
-            delta = Delta(message.delta.text, list(message.delta.token_ids))
+            delta = _delta(message.delta)
             self._texts.append(delta.text)
             self._token_ids += delta.token_ids
+            if delta.logprobs is not None:
+                self._logprobs.append(delta.logprobs)
         if message.HasField("finished"):
             self._finished = message.finished
         if message.HasField("completed"):
@@ -142,6 +158,8 @@ class Transcript:
             raise OctavoError(grpc.StatusCode.INTERNAL, "the stream ended before it was complete")
 
     def _complete(self, message: pb.StreamGenerateResponse) -> Completion:
+        prompt = self._started.prompt
+        logprobs = joined(self._logprobs) if self._logprobs else None
         return Completion(
             text="".join(self._texts),
             token_ids=self._token_ids,
@@ -151,7 +169,30 @@ class Transcript:
             timing=Timing.of(message.completed.timing),
             model=self._started.model,
             request_id=message.request_id,
+            logprobs=_rows(self._token_ids, logprobs),
+            prompt=prompt.text,
+            prompt_token_ids=list(prompt.token_ids),
+            prompt_logprobs=_prompt_rows(prompt),
         )
+
+
+def _delta(message: pb.StreamGenerateResponse.Delta) -> Delta:
+    return Delta(message.text, list(message.token_ids), _logprobs(message))
+
+
+def _logprobs(
+    message: pb.Candidate | pb.Prompt | pb.StreamGenerateResponse.Delta,
+) -> TokenLogprobs | None:
+    return logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else None
+
+
+def _rows(token_ids: Sequence[int], logprobs: TokenLogprobs | None) -> list[TokenLogprob] | None:
+    return None if logprobs is None else logprobs.rows(token_ids)
+
+
+def _prompt_rows(prompt: pb.Prompt) -> list[TokenLogprob | None] | None:
+    logprobs = _logprobs(prompt)
+    return None if logprobs is None else [None, *logprobs.rows(prompt.token_ids[1:])]
 
 
 def _usage(message: pb.Usage) -> Usage:

@@ -1,6 +1,6 @@
 """Turns a StepPlan into tensors, runs the model and samples.
 
-StepPlan --> Batch --> model.forward --> logits --> sampler --> token ids
+StepPlan --> Batch --> model.forward --> logits --> token_choice --> tokens
    | decodes alone:     kept rows (decode_rows.py)
    | with chunks:       new arrays
 """
@@ -13,13 +13,13 @@ import numpy.typing as npt
 import torch
 
 from octavo.engine.batch import Batch
+from octavo.engine.choice import Choice
 from octavo.engine.cores import AnyCore, Cores
 from octavo.engine.decode_rows import DecodeRows
-from octavo.engine.errors import InvalidLogits
-from octavo.engine.sampler import sample
 from octavo.engine.sequence import Sequence
 from octavo.engine.shared_prefixes import GroupPolicy, find_groups, pack_groups
 from octavo.engine.step_plan import StepPlan
+from octavo.engine.token_choice import choose, score_prompts
 from octavo.kernels.prefix_groups import PrefixGroups
 
 
@@ -48,15 +48,18 @@ class ModelRunner:
         self._cores = cores or AnyCore()
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
-        """The next token of each sequence of plan.sampled, in its order."""
+    def execute(self, plan: StepPlan) -> list[Choice]:
+        """The next token of each sequence of plan.sampled, in its order, and plan.prompt_scores."""
         if plan.num_seqs == 0:
             return []
         batch = self.build_batch(plan)
         with self._cores.at_work():
             logits = self._model.forward(batch, self._kv)
+            if plan.scored:
+                plan.prompt_scores = score_prompts(logits[len(plan.sampled) :], plan.scored)
+                logits = logits[: len(plan.sampled)]
             if plan.sampled:
-                return sample(logits, plan.sampled)
+                return choose(logits, plan.sampled)
         if self._kv.is_cuda:
             # Whoever hears of the chunk reads its blocks on another stream.
             torch.cuda.current_stream(self._kv.device).synchronize()
@@ -95,7 +98,7 @@ class ModelRunner:
             seq_lens=torch.from_numpy((first + num_rows).astype(np.int32)),
             query_start=torch.from_numpy(query_start.astype(np.int32)),
             num_decodes=len(plan.decodes),
-            logit_rows=torch.from_numpy(query_start[1:][is_sampled] - 1),
+            logit_rows=torch.from_numpy(_logit_rows(plan, query_start, is_sampled)),
         )
 
     def _group_decodes(self, batch: Batch) -> PrefixGroups | None:
@@ -134,6 +137,21 @@ class ModelRunner:
             num_decodes=batch.num_decodes,
             logit_rows=copied(batch.logit_rows),
         )
+
+
+def _logit_rows(
+    plan: StepPlan, query_start: npt.NDArray[np.int64], is_sampled: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
+    """Rows of the batch: of the sampled sequences, then the scored chunks' prompt_rows."""
+    rows = query_start[1:][is_sampled] - 1
+    if not plan.scored:
+        return rows
+    starts = dict(zip(plan.chunks, query_start[len(plan.decodes) :].tolist(), strict=False))
+    of_prompts = [
+        starts[chunk] - chunk.seq.num_computed_tokens + np.array(chunk.prompt_rows, dtype=np.int64)
+        for chunk in plan.scored
+    ]
+    return np.concatenate([rows, *of_prompts])
 
 
 def _token_ids(plan: StepPlan) -> npt.NDArray[np.int64]:

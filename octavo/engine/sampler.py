@@ -12,6 +12,7 @@ answer lies beyond the head is the floor lowered.
 
 import math
 from collections.abc import Sequence as Listed
+from collections.abc import Set
 from functools import cached_property
 
 import numpy as np
@@ -33,11 +34,14 @@ Weights = npt.NDArray[np.float64]
 HEAD_FLOORS = (math.exp(-6.0), math.exp(-12.0), 0.0)
 
 
-def sample(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[int | InvalidLogits]:
+def sample(
+    logits: torch.Tensor, seqs: Listed[Sequence], skipped: Set[int] = frozenset()
+) -> list[int | InvalidLogits]:
     """Choose the next token of each sequence.
 
     logits: [len(seqs), vocab_size], in the model's dtype. A row without a finite greatest logit
-    gives InvalidLogits in its place.
+    gives InvalidLogits in its place. Nothing is drawn for the skipped rows; they give any
+    token.
     """
     greatest, token_ids = _argmax(logits)
     chosen: list[int | InvalidLogits] = [*token_ids.tolist()]
@@ -48,7 +52,9 @@ def sample(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[int | InvalidLo
     drawn = [
         row
         for row, seq in enumerate(seqs)
-        if not seq.sampling.is_greedy and not isinstance(chosen[row], InvalidLogits)
+        if not seq.sampling.is_greedy
+        and row not in skipped
+        and not isinstance(chosen[row], InvalidLogits)
     ]
     if drawn:
         picked = [seqs[row] for row in drawn]

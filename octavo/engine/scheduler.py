@@ -15,14 +15,18 @@ from octavo.block_key import root_key
 from octavo.engine.admission import Admission
 from octavo.engine.arrivals import Arrivals
 from octavo.engine.block_pool import BlockPool, OutOfBlocks
+from octavo.engine.choice import Choice, PromptScore, ScoredToken
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.limits import Limits
 from octavo.engine.load import Counters, Load
+from octavo.engine.outputs import Outputs
 from octavo.engine.preemption import choose_victim, recompute
 from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.prompt_rows import plan_scored_rows
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
 from octavo.engine.step_plan import Chunk, StepPlan
 from octavo.engine.waiting_queue import WaitingQueue
+from octavo.token_logprobs import TokenLogprobs
 
 
 class Scheduler:
@@ -48,7 +52,7 @@ class Scheduler:
         self._filling: dict[str, Sequence] = {}
         self._lingering: dict[str, Sequence] = {}  # finished, their lease still holds the blocks
         self._pulls: dict[str, list[int]] = {}  # blocks that copies may still be writing
-        self._outputs: list[SequenceOutput] = []  # not told yet
+        self._outputs = Outputs()
 
     @property
     def has_work(self) -> bool:
@@ -100,8 +104,11 @@ class Scheduler:
         seq.status = Status.FINISHED
         self._free(seq)
 
-    def join(self, seq_id: str, first_token_id: int) -> None:
-        """A filling sequence's KV is complete and verified; no-op when it was released."""
+    def join(self, seq_id: str, first_token_id: int, logprobs: TokenLogprobs | None = None) -> None:
+        """A filling sequence's KV is complete and verified; no-op when it was released.
+
+        logprobs: of the first token, if the sequence asks for them.
+        """
         seq = self._sequences.get(seq_id)
         if seq is None:
             return
@@ -112,7 +119,7 @@ class Scheduler:
         self._register(seq, 0)
         seq.status = Status.RUNNING
         self._running.add(seq)
-        self._append(seq, first_token_id)
+        self._append(seq, first_token_id, logprobs)
 
     def end_pull(self, seq_id: str) -> None:
         """No copy writes this sequence's blocks any more; no-op when unknown."""
@@ -129,16 +136,15 @@ class Scheduler:
         plan.close()
         return plan
 
-    def commit(
-        self, plan: StepPlan, token_ids: Listed[int | InvalidLogits]
-    ) -> list[SequenceOutput]:
-        """Book what the step computed; token_ids stand in the order of plan.sampled."""
+    def commit(self, plan: StepPlan, choices: Listed[Choice]) -> list[SequenceOutput]:
+        """Book what the step computed; choices stand in the order of plan.sampled."""
         num_decodes = len(plan.decodes)
-        for seq, token_id in zip(plan.decodes, token_ids[:num_decodes], strict=True):
-            self._advance(seq, 1, token_id)
-        sampled = dict(zip(plan.sampled[num_decodes:], token_ids[num_decodes:], strict=True))
+        for seq, choice in zip(plan.decodes, choices[:num_decodes], strict=True):
+            self._advance(seq, 1, choice)
+        sampled = dict(zip(plan.sampled[num_decodes:], choices[num_decodes:], strict=True))
+        scores = dict(zip(plan.scored, plan.prompt_scores, strict=True))
         for chunk in plan.chunks:
-            self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq))
+            self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq), scores.get(chunk))
         holders = chain(self._running, self._filling.values(), self._lingering.values())
         self.totals.count_step(
             holders, self.pool.num_held, self.limits.block_size, did_compute=plan.num_seqs > 0
@@ -147,8 +153,7 @@ class Scheduler:
 
     def drain_outputs(self) -> list[SequenceOutput]:
         """What there is to tell since the last call."""
-        outputs, self._outputs = self._outputs, []
-        return outputs
+        return self._outputs.drain()
 
     def load(self) -> Load:
         missing = [seq.num_missing_tokens for seq in self._running]
@@ -186,8 +191,10 @@ class Scheduler:
         num_tokens = min(seq.num_missing_tokens, budget)
         if seq.num_missing_tokens == 1:
             plan.decodes.append(seq)
+        elif seq.num_unscored_rows > 0:
+            num_tokens = plan_scored_rows(plan, seq, num_tokens)
         else:
-            plan.chunks.append(Chunk(seq, num_tokens))
+            plan.add(Chunk(seq, num_tokens))
         return budget - num_tokens
 
     def _resume(self, plan: StepPlan, budget: int) -> int:
@@ -213,7 +220,8 @@ class Scheduler:
             else:
                 budget = self._run(plan, seq, budget)
                 if seq.is_leased:
-                    self._tell(seq)  # whoever reads its blocks may begin with the cached ones
+                    # Whoever reads its blocks may begin with the cached ones.
+                    self._outputs.tell(seq)
 
     def _run(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
         seq.status = Status.RUNNING
@@ -226,7 +234,7 @@ class Scheduler:
         # Copies own their destination: these stay held until end_pull, whatever becomes of seq.
         self._pulls[seq.seq_id] = seq.block_ids[seq.num_registered_blocks :]
         self.pool.touch(self._pulls[seq.seq_id])
-        self._tell(seq)
+        self._outputs.tell(seq)
 
     def _ensure_slot(self, seq: Sequence) -> bool:
         """Whether the next token has a slot; False if `seq` had to give up its blocks."""
@@ -243,21 +251,32 @@ class Scheduler:
                     return False
         return True
 
-    def _advance(self, seq: Sequence, num_tokens: int, sampled: int | InvalidLogits | None) -> None:
+    def _advance(
+        self,
+        seq: Sequence,
+        num_tokens: int,
+        sampled: Choice | None,
+        score: PromptScore | None = None,
+    ) -> None:
         num_before = seq.num_computed_tokens
         seq.num_computed_tokens += num_tokens
         num_prompt_left = seq.num_prompt_tokens - num_before
         if num_prompt_left > 0:
             self.totals.prompt_tokens_computed += min(num_tokens, num_prompt_left)
-        if isinstance(sampled, InvalidLogits):
-            self._finish(seq)  # and register nothing: its KV may be as bad as its logits
-            self._outputs.append(SequenceOutput(seq.seq_id, seq.num_computed_tokens, error=sampled))
-            return
+        for found in (score, sampled):
+            if isinstance(found, InvalidLogits):
+                self._finish(seq)  # and register nothing: its KV may be as bad as its logits
+                self._outputs.tell_error(seq, found)
+                return
         self._register(seq, num_before)
-        if sampled is not None:
+        if isinstance(score, TokenLogprobs):
+            self._outputs.tell_score(seq, score)
+        if isinstance(sampled, ScoredToken):
+            self._append(seq, sampled.token_id, sampled.logprobs)
+        elif isinstance(sampled, int):
             self._append(seq, sampled)
         elif seq.is_leased or not seq.is_announced:
-            self._tell(seq)
+            self._outputs.tell(seq)
 
     def _register(self, seq: Sequence, num_before: int) -> None:
         """Let the prefix cache find the blocks that filled up since num_before tokens."""
@@ -271,13 +290,13 @@ class Scheduler:
         seq.retired_block_ids += [block_id for block_id in duplicates if block_id in shown]
         self.pool.free([block_id for block_id in duplicates if block_id not in shown])
 
-    def _append(self, seq: Sequence, token_id: int) -> None:
+    def _append(self, seq: Sequence, token_id: int, logprobs: TokenLogprobs | None = None) -> None:
         first_index = seq.num_output_tokens
         seq.append(token_id)
         self.totals.tokens_generated += 1
         if seq.finish_reason is not None:
             self._finish(seq)
-        self._tell(seq, (token_id,), first_index)
+        self._outputs.tell(seq, (token_id,), first_index, logprobs)
 
     def _finish(self, seq: Sequence) -> None:
         self._running.remove(seq)
@@ -292,17 +311,3 @@ class Scheduler:
         self.pool.free(seq.take_blocks())
         self.pool.free(seq.retired_block_ids)
         seq.retired_block_ids = []
-
-    def _tell(self, seq: Sequence, token_ids: tuple[int, ...] = (), first_index: int = 0) -> None:
-        is_first, seq.is_announced = not seq.is_announced, True
-        shows_blocks = seq.is_leased or seq.status is Status.FILLING
-        output = SequenceOutput(
-            seq.seq_id,
-            seq.num_computed_tokens,
-            token_ids,
-            first_index,
-            seq.finish_reason,
-            tuple(seq.block_ids) if shows_blocks else (),
-            seq.num_cached_tokens if is_first else None,
-        )
-        self._outputs.append(output)

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.block_key import BlockKey
+from octavo.engine.sequence_rules import SequenceRules, has_rules
 from octavo.sampling_params import SamplingParams
+from octavo.token_logprobs import TokenLogprobs
 
 
 class FinishReason(Enum):
@@ -62,7 +64,24 @@ class Sequence:
     # Duplicates taken out of a leased sequence's table that a reader may still look at.
     retired_block_ids: list[int] = field(default_factory=list)
     is_announced: bool = False  # an output has told num_cached_tokens
+    num_scored_rows: int = 0  # leading prompt tokens after which prompt_logprobs were told
+    has_rules: bool = field(init=False)  # its logits are changed before a token is chosen
+    is_plain: bool = field(init=False)  # nothing but a token of its own logits is wanted
+    _rules: SequenceRules | None = None
     _packed_table: npt.NDArray[np.int32] | None = None
+
+    def __post_init__(self) -> None:
+        self.has_rules = has_rules(self.sampling)
+        self.is_plain = not self.has_rules and self.sampling.logprobs is None
+
+    @property
+    def rules(self) -> SequenceRules:
+        """Made when they are first needed, of every token known by then."""
+        if self._rules is None:
+            self._rules = SequenceRules(
+                self.sampling, self.token_ids, self.num_prompt_tokens, self.eos_token_ids
+            )
+        return self._rules
 
     @property
     def num_tokens(self) -> int:
@@ -80,6 +99,13 @@ class Sequence:
     def num_missing_tokens(self) -> int:
         """Known tokens whose KV is not in the cache; 1 while decoding."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_unscored_rows(self) -> int:
+        """Prompt tokens, the last one left out, after which logits are still wanted."""
+        if self.sampling.prompt_logprobs is None:
+            return 0
+        return self.num_prompt_tokens - 1 - self.num_scored_rows
 
     @property
     def packed_table(self) -> npt.NDArray[np.int32]:
@@ -111,6 +137,8 @@ class Sequence:
         """Add a sampled token and see whether it ends the sequence."""
         sampling = self.sampling
         self.token_ids.append(token_id)
+        if self._rules is not None:
+            self._rules.add(token_id)
         if token_id in sampling.stop_token_ids or (
             token_id in self.eos_token_ids and not sampling.ignore_eos
         ):
@@ -134,3 +162,7 @@ class SequenceOutput:
     num_cached_tokens: int | None = None
     # The sequence ended without a finish reason because of this; streams raise it.
     error: Exception | None = None
+    logprobs: TokenLogprobs | None = None  # of token_ids, if asked for
+    # Of consecutive prompt tokens from index first_prompt_index on, if asked for.
+    prompt_logprobs: TokenLogprobs | None = None
+    first_prompt_index: int = 0

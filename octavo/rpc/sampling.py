@@ -6,18 +6,28 @@ from octavo.sampling_params import SamplingParams
 
 # Fields of later versions, with the values that change nothing and are therefore accepted.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "min_tokens": (0,),
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "repetition_penalty": (1.0,),
     "n": (1,),
     "json_schema": (),
     "regex": (),
     "ebnf_grammar": (),
-    "logit_bias": (),
 }
-_SCALARS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos")
-_LISTS = ("stop", "stop_token_ids")
+_SCALARS = frozenset(
+    {
+        "max_tokens",
+        "min_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "ignore_eos",
+    }
+)
+_LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"})
+_OUTPUT_SCALARS = ("include_stop_text", "skip_special_tokens", "logprobs", "prompt_logprobs")
 
 
 def sampling_from_proto(
@@ -36,27 +46,56 @@ def sampling_from_proto(
         name = field.name
         if name in _SCALARS or name in _LISTS:
             values[name] = value
+        elif name == "bad_words_ids":
+            values[name] = [word.ids for word in value]
         elif value not in UNSUPPORTED[name]:
             raise Unsupported(f"sampling.{name}")
     if output is not None:
         values["include_stop_text"] = output.include_stop_text
-        if output.HasField("skip_special_tokens"):
-            values["skip_special_tokens"] = output.skip_special_tokens
+        for name in ("skip_special_tokens", "logprobs", "prompt_logprobs"):
+            if output.HasField(name):
+                values[name] = getattr(output, name)
     try:
         return SamplingParams(**values)  # type: ignore[arg-type]
     except ValueError as error:
-        raise InvalidRequest(f"sampling.{str(error).split()[0]}", f"sampling.{error}") from error
+        raise invalid_sampling(error) from error
 
 
 def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
-    """Write every scalar, so that no default is left to the reader; stop strings stay behind."""
-    return inference_pb2.SamplingParams(
+    """Write every scalar, so that no default is left to the reader; texts stay behind."""
+    message = inference_pb2.SamplingParams(
         max_tokens=params.max_tokens,
+        min_tokens=params.min_tokens,
         temperature=params.temperature,
         top_p=params.top_p,
         top_k=params.top_k,
         min_p=params.min_p,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        repetition_penalty=params.repetition_penalty,
         seed=params.seed,
         ignore_eos=params.ignore_eos,
         stop_token_ids=params.stop_token_ids,
+        allowed_token_ids=params.allowed_token_ids,
     )
+    if params.logit_bias:
+        message.logit_bias.update(params.logit_bias)
+    for token_ids in params.bad_words_ids:
+        message.bad_words_ids.add(ids=token_ids)
+    return message
+
+
+def output_to_proto(params: SamplingParams) -> inference_pb2.OutputOptions | None:
+    """What a worker has to know of the output options; None if that is nothing."""
+    if params.logprobs is None and params.prompt_logprobs is None:
+        return None
+    return inference_pb2.OutputOptions(
+        logprobs=params.logprobs, prompt_logprobs=params.prompt_logprobs
+    )
+
+
+def invalid_sampling(error: ValueError) -> InvalidRequest:
+    """What SamplingParams refused, as the caller knows the field: the message begins with it."""
+    name = str(error).split()[0]
+    part = "output" if name in _OUTPUT_SCALARS else "sampling"
+    return InvalidRequest(f"{part}.{name}", f"{part}.{error}")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#octavo/inference/v1/inference.proto\x12\x13octavo.inference.v1\x1a\x1egoogle/protobuf/duration.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"B\n\x0c\x43hatMessages\x12\x32\n\x08messages\x18\x01 \x03(\x0b\x32 .octavo.inference.v1.ChatMessage\"\x93\x03\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x32\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x1d.octavo.inference.v1.TokenIdsH\x00\x12\x31\n\x04\x63hat\x18\x05 \x01(\x0b\x32!.octavo.inference.v1.ChatMessagesH\x00\x12\x35\n\x08sampling\x18\x06 \x01(\x0b\x32#.octavo.inference.v1.SamplingParams\x12\x32\n\x06output\x18\x07 \x01(\x0b\x32\".octavo.inference.v1.OutputOptions\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x14\n\x0clora_adapter\x18\n \x01(\t\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x0b \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"\xce\x05\n\x0eSamplingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x01\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\rH\x02\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x02H\x03\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x04\x88\x01\x01\x12\x12\n\x05top_k\x18\x05 \x01(\x05H\x05\x88\x01\x01\x12\x12\n\x05min_p\x18\x06 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x02H\x08\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\t \x01(\x02H\t\x88\x01\x01\x12\x11\n\x04seed\x18\n \x01(\x04H\n\x88\x01\x01\x12\x0e\n\x01n\x18\x0b \x01(\rH\x0b\x88\x01\x01\x12\x0c\n\x04stop\x18\x0c \x03(\t\x12\x16\n\x0estop_token_ids\x18\r \x03(\r\x12\x17\n\nignore_eos\x18\x0e \x01(\x08H\x0c\x88\x01\x01\x12\x46\n\nlogit_bias\x18\x0f \x03(\x0b\x32\x32.octavo.inference.v1.SamplingParams.LogitBiasEntry\x12\x15\n\x0bjson_schema\x18\x10 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x11 \x01(\tH\x00\x12\x16\n\x0c\x65\x62nf_grammar\x18\x12 \x01(\tH\x00\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0c\n\nconstraintB\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\x04\n\x02_nB\r\n\x0b_ignore_eos\"\x9c\x02\n\rOutputOptions\x12\x19\n\x0cinclude_text\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x1e\n\x11include_token_ids\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12\x15\n\x08logprobs\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x19\n\x11include_stop_text\x18\x05 \x01(\x08\x12 \n\x13skip_special_tokens\x18\x06 \x01(\x08H\x04\x88\x01\x01\x42\x0f\n\r_include_textB\x14\n\x12_include_token_idsB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobsB\x16\n\x14_skip_special_tokens\"z\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\x12!\n\x19transferred_prompt_tokens\x18\x04 \x01(\r\"\x9c\x02\n\x06Timing\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07prefill\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08transfer\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13time_to_first_token\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eprefill_worker\x18\x06 \x01(\t\x12\x15\n\rdecode_worker\x18\x07 \x01(\t\"\xc3\x01\n\tCandidate\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x38\n\rfinish_reason\x18\x04 \x01(\x0e\x32!.octavo.inference.v1.FinishReason\x12\x1b\n\x11matched_stop_text\x18\x05 \x01(\tH\x00\x12\x1f\n\x15matched_stop_token_id\x18\x06 \x01(\rH\x00\x42\x0e\n\x0cmatched_stop\"\xc1\x01\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x32\n\ncandidates\x18\x03 \x03(\x0b\x32\x1e.octavo.inference.v1.Candidate\x12)\n\x05usage\x18\x04 \x01(\x0b\x32\x1a.octavo.inference.v1.Usage\x12+\n\x06timing\x18\x05 \x01(\x0b\x32\x1b.octavo.inference.v1.Timing\"N\n\x15StreamGenerateRequest\x12\x35\n\x07request\x18\x01 \x01(\x0b\x32$.octavo.inference.v1.GenerateRequest\"\xe9\x05\n\x16StreamGenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x44\n\x07started\x18\x03 \x01(\x0b\x32\x33.octavo.inference.v1.StreamGenerateResponse.Started\x12@\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x31.octavo.inference.v1.StreamGenerateResponse.Delta\x12\x46\n\x08\x66inished\x18\x05 \x01(\x0b\x32\x34.octavo.inference.v1.StreamGenerateResponse.Finished\x12H\n\tcompleted\x18\x06 \x01(\x0b\x32\x35.octavo.inference.v1.StreamGenerateResponse.Completed\x1aM\n\x07Started\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\x1a\x37\n\x05\x44\x65lta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x1a\xa1\x01\n\x08\x46inished\x12\r\n\x05index\x18\x01 \x01(\r\x12\x38\n\rfinish_reason\x18\x02 \x01(\x0e\x32!.octavo.inference.v1.FinishReason\x12\x1b\n\x11matched_stop_text\x18\x03 \x01(\tH\x00\x12\x1f\n\x15matched_stop_token_id\x18\x04 \x01(\rH\x00\x42\x0e\n\x0cmatched_stop\x1a\x63\n\tCompleted\x12)\n\x05usage\x18\x01 \x01(\x0b\x32\x1a.octavo.inference.v1.Usage\x12+\n\x06timing\x18\x02 \x01(\x0b\x32\x1b.octavo.inference.v1.Timing\"\xa4\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x31\n\x04\x63hat\x18\x03 \x01(\x0b\x32!.octavo.inference.v1.ChatMessagesH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\xbb\x01\n\x10GetModelResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12=\n\x10\x64\x65\x66\x61ult_sampling\x18\x06 \x01(\x0b\x32#.octavo.inference.v1.SamplingParams\"\x13\n\x11ListModelsRequest\"$\n\x12ListModelsResponse\x12\x0e\n\x06models\x18\x01 \x03(\t*\x80\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x1f\n\x1b\x46INISH_REASON_STOP_SEQUENCE\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x32\xe9\x03\n\x10InferenceService\x12W\n\x08Generate\x12$.octavo.inference.v1.GenerateRequest\x1a%.octavo.inference.v1.GenerateResponse\x12k\n\x0eStreamGenerate\x12*.octavo.inference.v1.StreamGenerateRequest\x1a+.octavo.inference.v1.StreamGenerateResponse0\x01\x12W\n\x08Tokenize\x12$.octavo.inference.v1.TokenizeRequest\x1a%.octavo.inference.v1.TokenizeResponse\x12W\n\x08GetModel\x12$.octavo.inference.v1.GetModelRequest\x1a%.octavo.inference.v1.GetModelResponse\x12]\n\nListModels\x12&.octavo.inference.v1.ListModelsRequest\x1a\'.octavo.inference.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#octavo/inference/v1/inference.proto\x12\x13octavo.inference.v1\x1a\x1egoogle/protobuf/duration.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"B\n\x0c\x43hatMessages\x12\x32\n\x08messages\x18\x01 \x03(\x0b\x32 .octavo.inference.v1.ChatMessage\"\x93\x03\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x32\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x1d.octavo.inference.v1.TokenIdsH\x00\x12\x31\n\x04\x63hat\x18\x05 \x01(\x0b\x32!.octavo.inference.v1.ChatMessagesH\x00\x12\x35\n\x08sampling\x18\x06 \x01(\x0b\x32#.octavo.inference.v1.SamplingParams\x12\x32\n\x06output\x18\x07 \x01(\x0b\x32\".octavo.inference.v1.OutputOptions\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x14\n\x0clora_adapter\x18\n \x01(\t\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x0b \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"\xb2\x06\n\x0eSamplingParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x01\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\rH\x02\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x02H\x03\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x04\x88\x01\x01\x12\x12\n\x05top_k\x18\x05 \x01(\x05H\x05\x88\x01\x01\x12\x12\n\x05min_p\x18\x06 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x02H\x08\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\t \x01(\x02H\t\x88\x01\x01\x12\x11\n\x04seed\x18\n \x01(\x04H\n\x88\x01\x01\x12\x0e\n\x01n\x18\x0b \x01(\rH\x0b\x88\x01\x01\x12\x0c\n\x04stop\x18\x0c \x03(\t\x12\x16\n\x0estop_token_ids\x18\r \x03(\r\x12\x17\n\nignore_eos\x18\x0e \x01(\x08H\x0c\x88\x01\x01\x12\x46\n\nlogit_bias\x18\x0f \x03(\x0b\x32\x32.octavo.inference.v1.SamplingParams.LogitBiasEntry\x12\x15\n\x0bjson_schema\x18\x10 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x11 \x01(\tH\x00\x12\x16\n\x0c\x65\x62nf_grammar\x18\x12 \x01(\tH\x00\x12\x11\n\tbad_words\x18\x13 \x03(\t\x12\x34\n\rbad_words_ids\x18\x14 \x03(\x0b\x32\x1d.octavo.inference.v1.TokenIds\x12\x19\n\x11\x61llowed_token_ids\x18\x15 \x03(\r\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0c\n\nconstraintB\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\x04\n\x02_nB\r\n\x0b_ignore_eos\"\xaa\x02\n\rOutputOptions\x12\x19\n\x0cinclude_text\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x1e\n\x11include_token_ids\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12\x15\n\x08logprobs\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x19\n\x11include_stop_text\x18\x05 \x01(\x08\x12 \n\x13skip_special_tokens\x18\x06 \x01(\x08H\x04\x88\x01\x01\x12\x0c\n\x04\x65\x63ho\x18\x07 \x01(\x08\x42\x0f\n\r_include_textB\x14\n\x12_include_token_idsB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobsB\x16\n\x14_skip_special_tokens\"_\n\rTokenLogprobs\x12\x10\n\x08logprobs\x18\x01 \x03(\x02\x12\x0f\n\x07num_top\x18\x02 \x01(\r\x12\x15\n\rtop_token_ids\x18\x03 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x04 \x03(\x02\"_\n\x06Prompt\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x34\n\x08logprobs\x18\x03 \x01(\x0b\x32\".octavo.inference.v1.TokenLogprobs\"z\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\x12!\n\x19transferred_prompt_tokens\x18\x04 \x01(\r\"\x9c\x02\n\x06Timing\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07prefill\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08transfer\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13time_to_first_token\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eprefill_worker\x18\x06 \x01(\t\x12\x15\n\rdecode_worker\x18\x07 \x01(\t\"\xf9\x01\n\tCandidate\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x38\n\rfinish_reason\x18\x04 \x01(\x0e\x32!.octavo.inference.v1.FinishReason\x12\x1b\n\x11matched_stop_text\x18\x05 \x01(\tH\x00\x12\x1f\n\x15matched_stop_token_id\x18\x06 \x01(\rH\x00\x12\x34\n\x08logprobs\x18\x07 \x01(\x0b\x32\".octavo.inference.v1.TokenLogprobsB\x0e\n\x0cmatched_stop\"\xee\x01\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x32\n\ncandidates\x18\x03 \x03(\x0b\x32\x1e.octavo.inference.v1.Candidate\x12)\n\x05usage\x18\x04 \x01(\x0b\x32\x1a.octavo.inference.v1.Usage\x12+\n\x06timing\x18\x05 \x01(\x0b\x32\x1b.octavo.inference.v1.Timing\x12+\n\x06prompt\x18\x06 \x01(\x0b\x32\x1b.octavo.inference.v1.Prompt\"N\n\x15StreamGenerateRequest\x12\x35\n\x07request\x18\x01 \x01(\x0b\x32$.octavo.inference.v1.GenerateRequest\"\xcc\x06\n\x16StreamGenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x44\n\x07started\x18\x03 \x01(\x0b\x32\x33.octavo.inference.v1.StreamGenerateResponse.Started\x12@\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x31.octavo.inference.v1.StreamGenerateResponse.Delta\x12\x46\n\x08\x66inished\x18\x05 \x01(\x0b\x32\x34.octavo.inference.v1.StreamGenerateResponse.Finished\x12H\n\tcompleted\x18\x06 \x01(\x0b\x32\x35.octavo.inference.v1.StreamGenerateResponse.Completed\x1az\n\x07Started\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\x12+\n\x06prompt\x18\x04 \x01(\x0b\x32\x1b.octavo.inference.v1.Prompt\x1am\n\x05\x44\x65lta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x34\n\x08logprobs\x18\x04 \x01(\x0b\x32\".octavo.inference.v1.TokenLogprobs\x1a\xa1\x01\n\x08\x46inished\x12\r\n\x05index\x18\x01 \x01(\r\x12\x38\n\rfinish_reason\x18\x02 \x01(\x0e\x32!.octavo.inference.v1.FinishReason\x12\x1b\n\x11matched_stop_text\x18\x03 \x01(\tH\x00\x12\x1f\n\x15matched_stop_token_id\x18\x04 \x01(\rH\x00\x42\x0e\n\x0cmatched_stop\x1a\x63\n\tCompleted\x12)\n\x05usage\x18\x01 \x01(\x0b\x32\x1a.octavo.inference.v1.Usage\x12+\n\x06timing\x18\x02 \x01(\x0b\x32\x1b.octavo.inference.v1.Timing\"\xa4\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x31\n\x04\x63hat\x18\x03 \x01(\x0b\x32!.octavo.inference.v1.ChatMessagesH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\xbb\x01\n\x10GetModelResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12=\n\x10\x64\x65\x66\x61ult_sampling\x18\x06 \x01(\x0b\x32#.octavo.inference.v1.SamplingParams\"\x13\n\x11ListModelsRequest\"$\n\x12ListModelsResponse\x12\x0e\n\x06models\x18\x01 \x03(\t*\x80\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x1f\n\x1b\x46INISH_REASON_STOP_SEQUENCE\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x32\xe9\x03\n\x10InferenceService\x12W\n\x08Generate\x12$.octavo.inference.v1.GenerateRequest\x1a%.octavo.inference.v1.GenerateResponse\x12k\n\x0eStreamGenerate\x12*.octavo.inference.v1.StreamGenerateRequest\x1a+.octavo.inference.v1.StreamGenerateResponse0\x01\x12W\n\x08Tokenize\x12$.octavo.inference.v1.TokenizeRequest\x1a%.octavo.inference.v1.TokenizeResponse\x12W\n\x08GetModel\x12$.octavo.inference.v1.GetModelRequest\x1a%.octavo.inference.v1.GetModelResponse\x12]\n\nListModels\x12&.octavo.inference.v1.ListModelsRequest\x1a\'.octavo.inference.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_FINISHREASON']._serialized_start=3768
-  _globals['_FINISHREASON']._serialized_end=3896
+  _globals['_FINISHREASON']._serialized_start=4274
+  _globals['_FINISHREASON']._serialized_end=4402
   _globals['_TOKENIDS']._serialized_start=92
   _globals['_TOKENIDS']._serialized_end=115
   _globals['_CHATMESSAGE']._serialized_start=117
@@ -45,43 +45,47 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATEREQUEST']._serialized_start=232
   _globals['_GENERATEREQUEST']._serialized_end=635
   _globals['_SAMPLINGPARAMS']._serialized_start=638
-  _globals['_SAMPLINGPARAMS']._serialized_end=1356
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=1122
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=1170
-  _globals['_OUTPUTOPTIONS']._serialized_start=1359
-  _globals['_OUTPUTOPTIONS']._serialized_end=1643
-  _globals['_USAGE']._serialized_start=1645
-  _globals['_USAGE']._serialized_end=1767
-  _globals['_TIMING']._serialized_start=1770
-  _globals['_TIMING']._serialized_end=2054
-  _globals['_CANDIDATE']._serialized_start=2057
-  _globals['_CANDIDATE']._serialized_end=2252
-  _globals['_GENERATERESPONSE']._serialized_start=2255
-  _globals['_GENERATERESPONSE']._serialized_end=2448
-  _globals['_STREAMGENERATEREQUEST']._serialized_start=2450
-  _globals['_STREAMGENERATEREQUEST']._serialized_end=2528
-  _globals['_STREAMGENERATERESPONSE']._serialized_start=2531
-  _globals['_STREAMGENERATERESPONSE']._serialized_end=3276
-  _globals['_STREAMGENERATERESPONSE_STARTED']._serialized_start=2877
-  _globals['_STREAMGENERATERESPONSE_STARTED']._serialized_end=2954
-  _globals['_STREAMGENERATERESPONSE_DELTA']._serialized_start=2956
-  _globals['_STREAMGENERATERESPONSE_DELTA']._serialized_end=3011
-  _globals['_STREAMGENERATERESPONSE_FINISHED']._serialized_start=3014
-  _globals['_STREAMGENERATERESPONSE_FINISHED']._serialized_end=3175
-  _globals['_STREAMGENERATERESPONSE_COMPLETED']._serialized_start=3177
-  _globals['_STREAMGENERATERESPONSE_COMPLETED']._serialized_end=3276
-  _globals['_TOKENIZEREQUEST']._serialized_start=3279
-  _globals['_TOKENIZEREQUEST']._serialized_end=3443
-  _globals['_TOKENIZERESPONSE']._serialized_start=3445
-  _globals['_TOKENIZERESPONSE']._serialized_end=3482
-  _globals['_GETMODELREQUEST']._serialized_start=3484
-  _globals['_GETMODELREQUEST']._serialized_end=3516
-  _globals['_GETMODELRESPONSE']._serialized_start=3519
-  _globals['_GETMODELRESPONSE']._serialized_end=3706
-  _globals['_LISTMODELSREQUEST']._serialized_start=3708
-  _globals['_LISTMODELSREQUEST']._serialized_end=3727
-  _globals['_LISTMODELSRESPONSE']._serialized_start=3729
-  _globals['_LISTMODELSRESPONSE']._serialized_end=3765
-  _globals['_INFERENCESERVICE']._serialized_start=3899
-  _globals['_INFERENCESERVICE']._serialized_end=4388
+  _globals['_SAMPLINGPARAMS']._serialized_end=1456
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=1222
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=1270
+  _globals['_OUTPUTOPTIONS']._serialized_start=1459
+  _globals['_OUTPUTOPTIONS']._serialized_end=1757
+  _globals['_TOKENLOGPROBS']._serialized_start=1759
+  _globals['_TOKENLOGPROBS']._serialized_end=1854
+  _globals['_PROMPT']._serialized_start=1856
+  _globals['_PROMPT']._serialized_end=1951
+  _globals['_USAGE']._serialized_start=1953
+  _globals['_USAGE']._serialized_end=2075
+  _globals['_TIMING']._serialized_start=2078
+  _globals['_TIMING']._serialized_end=2362
+  _globals['_CANDIDATE']._serialized_start=2365
+  _globals['_CANDIDATE']._serialized_end=2614
+  _globals['_GENERATERESPONSE']._serialized_start=2617
+  _globals['_GENERATERESPONSE']._serialized_end=2855
+  _globals['_STREAMGENERATEREQUEST']._serialized_start=2857
+  _globals['_STREAMGENERATEREQUEST']._serialized_end=2935
+  _globals['_STREAMGENERATERESPONSE']._serialized_start=2938
+  _globals['_STREAMGENERATERESPONSE']._serialized_end=3782
+  _globals['_STREAMGENERATERESPONSE_STARTED']._serialized_start=3284
+  _globals['_STREAMGENERATERESPONSE_STARTED']._serialized_end=3406
+  _globals['_STREAMGENERATERESPONSE_DELTA']._serialized_start=3408
+  _globals['_STREAMGENERATERESPONSE_DELTA']._serialized_end=3517
+  _globals['_STREAMGENERATERESPONSE_FINISHED']._serialized_start=3520
+  _globals['_STREAMGENERATERESPONSE_FINISHED']._serialized_end=3681
+  _globals['_STREAMGENERATERESPONSE_COMPLETED']._serialized_start=3683
+  _globals['_STREAMGENERATERESPONSE_COMPLETED']._serialized_end=3782
+  _globals['_TOKENIZEREQUEST']._serialized_start=3785
+  _globals['_TOKENIZEREQUEST']._serialized_end=3949
+  _globals['_TOKENIZERESPONSE']._serialized_start=3951
+  _globals['_TOKENIZERESPONSE']._serialized_end=3988
+  _globals['_GETMODELREQUEST']._serialized_start=3990
+  _globals['_GETMODELREQUEST']._serialized_end=4022
+  _globals['_GETMODELRESPONSE']._serialized_start=4025
+  _globals['_GETMODELRESPONSE']._serialized_end=4212
+  _globals['_LISTMODELSREQUEST']._serialized_start=4214
+  _globals['_LISTMODELSREQUEST']._serialized_end=4233
+  _globals['_LISTMODELSRESPONSE']._serialized_start=4235
+  _globals['_LISTMODELSRESPONSE']._serialized_end=4271
+  _globals['_INFERENCESERVICE']._serialized_start=4405
+  _globals['_INFERENCESERVICE']._serialized_end=4894
 # @@protoc_insertion_point(module_scope)
