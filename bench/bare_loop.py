@@ -19,6 +19,7 @@ from octavo.checkpoint.config import load_config
 from octavo.engine.batch import Batch
 from octavo.engine.kv_cache import KVCache, KVLayout
 from octavo.engine.models import DecoderModel, load_model
+from octavo.kernels.cpu.argmax import argmax
 from octavo.kernels.cpu.ops import warm_up
 from octavo.kernels.select import for_device
 
@@ -54,8 +55,9 @@ class BareLoop:
         seconds = []
         for _ in range(steps):
             begin = time.perf_counter()
-            token_ids = self._model.forward(batch, kv).argmax(dim=-1)
-            batch = replace(self._batch(tables, int(batch.seq_lens[0])), token_ids=token_ids)
+            _, token_ids = argmax(self._model.forward(batch, kv))
+            following = self._batch(tables, int(batch.seq_lens[0]))
+            batch = replace(following, token_ids=torch.from_numpy(token_ids))
             seconds.append(time.perf_counter() - begin)
         return seconds
 

@@ -73,7 +73,7 @@ class Variant:
             num_decodes=0,
             logit_rows=rows,
         )
-        return self.model.forward(batch, torch.zeros(shape, dtype=self.dtype))
+        return self.model.forward(batch, torch.zeros(shape, dtype=self.dtype)).float()
 
 
 def load(path: Path, name: str) -> Variant:

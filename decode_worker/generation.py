@@ -1,6 +1,8 @@
 """One Decode stream from its reservation to its last message."""
 
 import time
+from collections.abc import Callable
+from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
 
 from octavo.decode_worker.prompt_pull import PromptPull
@@ -13,6 +15,9 @@ from octavo.worker.request_time import duration
 from octavo.worker.stream_scope import StreamScope
 from octavo.worker.token_delta import prompt_logprobs, token_delta
 
+# Writes tokens from an output index on without waiting; False if that cannot be done now.
+WriteTokens = Callable[[int, Ids[int]], bool]
+
 
 class StoppedEarly(Exception):
     """The router matched a stop string: what was sent is all there is."""
@@ -24,6 +29,7 @@ class Generation:
 
     seq: Sequence
     write: Write[worker_pb2.DecodeResponse]
+    write_tokens: WriteTokens
     arrived: float
     transfer_s: float = 0.0
     computed_s: float = 0.0
@@ -53,7 +59,7 @@ class Generation:
             try:
                 # Only waiting is cut short: a write that was begun is not taken back.
                 with self._stop:
-                    output = await anext(stream)
+                    output = await stream.not_taken(self._take)
             except StoppedEarly:
                 return
             self.is_finished = output.finish_reason is not None
@@ -80,10 +86,23 @@ class Generation:
         started = worker_pb2.DecodeResponse.Started(cached_prompt_tokens=output.num_cached_tokens)
         await self.write(worker_pb2.DecodeResponse(started=started))
 
+    def _take(self, output: SequenceOutput) -> bool:
+        """Write tokens from the middle of the sequence, if that needs no waiting."""
+        is_last = output.finish_reason is not None or output.error is not None
+        if is_last or output.num_cached_tokens is not None or self._lacks_computed_s:
+            return False
+        if output.logprobs is not None or output.prompt_logprobs is not None:
+            return False
+        return not output.token_ids or self.write_tokens(output.first_index, output.token_ids)
+
     async def _write_tokens(self, output: SequenceOutput) -> None:
-        if not self.seq.is_pulled and self.computed_s == 0.0:
+        if self._lacks_computed_s:
             self.computed_s = time.monotonic() - self.seq.admitted_at
         delta = token_delta(
             output.first_index, output.token_ids, output.finish_reason, output.logprobs
         )
         await self.write(worker_pb2.DecodeResponse(tokens=delta))
+
+    @property
+    def _lacks_computed_s(self) -> bool:
+        return not self.seq.is_pulled and self.computed_s == 0.0

@@ -9,6 +9,7 @@ Stop -----------------------------------------------^
 import asyncio
 import logging
 import time
+from collections.abc import Sequence as Ids
 from dataclasses import dataclass, replace
 
 from octavo.decode_worker.generation import Generation
@@ -26,7 +27,7 @@ from octavo.rpc.errors import (
 )
 from octavo.worker.attempts import Attempt, Attempts
 from octavo.worker.engine_errors import engine_errors
-from octavo.worker.many_calls import DecodeContext, ManyContext, serve_many
+from octavo.worker.many_calls import Call, DecodeContext, ManyContext, serve_many
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
 
@@ -77,7 +78,10 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
         context: DecodeContext,
         arrived: float,
     ) -> None:
-        generation = Generation(seq, attempt.writer(DECODE, context.write), arrived)
+        # A stream of its own has no place for tokens but the wire, which may make them wait.
+        write_tokens = context.write_tokens if isinstance(context, Call) else _never
+        write = attempt.writer(DECODE, context.write)
+        generation = Generation(seq, write, write_tokens, arrived)
         reader = asyncio.create_task(_read_stops(context, generation, attempt))
         try:
             with self.puller.pull(seq, start) as pull:
@@ -116,6 +120,10 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
                 f"{missing} prompt tokens are not cached here, at most "
                 f"{self.local_prefill_max_tokens} are computed without a prefill worker",
             )
+
+
+def _never(first_index: int, token_ids: Ids[int]) -> bool:
+    return False
 
 
 async def _read_start(context: DecodeContext) -> worker_pb2.DecodeRequest.Start:

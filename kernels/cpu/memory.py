@@ -1,10 +1,11 @@
 """Raw memory inside numba code: int64 addresses to integers, buffers, copies and prefetches."""
 
 from llvmlite import ir
+from numba import carray  # type: ignore[attr-defined]
 from numba.core import cgutils, errors, types
 
 from octavo.kernels.cpu import lanes
-from octavo.kernels.cpu.jit import intrinsic
+from octavo.kernels.cpu.jit import inlined, intrinsic
 from octavo.kernels.cpu.lanes import I32, I64
 
 i64 = types.int64
@@ -40,6 +41,16 @@ def write_i64(typing, address, index, value):
 
 
 @intrinsic
+def write_f32(typing, address, index, value):
+    def generate(context, builder, signature, args):
+        address, index, value = args
+        builder.store(value, lanes.pointer(builder, address, index, 4, lanes.F32))
+        return context.get_dummy_value()
+
+    return types.none(i64, i64, types.float32), generate
+
+
+@intrinsic
 def unpacked(typing, args, count):
     """The first `count` (a literal) of a kernel's arguments, as a tuple of int64."""
     if not isinstance(count, types.IntegerLiteral):
@@ -61,6 +72,22 @@ def float_of(typing, number):
         return builder.bitcast(builder.trunc(args[0], I32), lanes.F32)
 
     return types.float32(i64), generate
+
+
+@intrinsic
+def _pointer(typing, item, address):
+    kind = types.CPointer(item)
+
+    def generate(context, builder, signature, args):
+        return builder.inttoptr(args[1], context.get_value_type(kind))
+
+    return kind(item, i64), generate
+
+
+@inlined
+def array_at(item, address, size):
+    """The memory at `address` as an array of items of this numpy scalar's type."""
+    return carray(_pointer(item, address), (size,))
 
 
 @intrinsic

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from octavo.kernels.cpu.activation import silu_mul
+from octavo.kernels.cpu.argmax import argmax
 from octavo.kernels.cpu.decode import decode_attention
 from octavo.kernels.cpu.linear import pack_linear
 from octavo.kernels.cpu.norm import add_rms_norm, rms_norm
@@ -16,6 +17,7 @@ from octavo.kernels.cpu.rotary import rotary
 from octavo.kernels.cpu.shared import grouped_decode_attention
 from octavo.kernels.cpu.softmax_weights import weigh
 from octavo.kernels.cpu.store import store_kv
+from octavo.kernels.cpu.token_draw import draw_rows
 from octavo.kernels.prefix_groups import PrefixGroups
 
 __all__ = [
@@ -64,7 +66,9 @@ def warm_up(dtype: torch.dtype) -> None:
     store_kv(head, head, kv_layer, torch.zeros(1, dtype=torch.int64))
     decode_attention(head, kv_layer, table, length, 1.0)
     prefill_attention(head, kv_layer, table, length, query_start, 1.0)
+    argmax(row)
     weigh(np.zeros(1, dtype=np.float32), 0.0, 1.0)
+    draw_rows(row, np.zeros(1, np.int64), np.ones((1, 5)), np.zeros(1, np.int64))
     none = torch.zeros(0, dtype=torch.int32)
     groups = PrefixGroups(none, query_start[:1], none, none, length - 1, 0, 0, 0)
     grouped_decode_attention(head, kv_layer, table, length, groups, 1.0)

@@ -39,17 +39,22 @@ def _exp_near_zero(r):
     return low + (middle + (high + top * r4) * r4) * r4
 
 
+@inlined
+def weigh_strip(logits, greatest, temperature, bits, powers, weights):
+    """Weights of at most STRIP logits; bits: [STRIP] int64, powers: the same memory as float64."""
+    for i in range(len(logits)):
+        x = (np.float64(logits[i]) - greatest) / temperature
+        x = x if x > LOWEST else LOWEST
+        k = np.int32(x * LOG2_E - 0.5)  # rounds, since x is not positive
+        r = (x - np.float64(k) * LN2_HIGH) - np.float64(k) * LN2_LOW
+        bits[i] = (np.int64(k) + EXPONENT_BIAS) << 52
+        weights[i] = _exp_near_zero(r)
+    for i in range(len(logits)):
+        weights[i] *= powers[i]
+
+
 @jit
 def _weigh(logits, greatest, temperature, bits, powers, weights):
-    """bits [STRIP] int64; powers: the same memory as float64."""
     for start in range(0, len(logits), STRIP):
-        row, out = logits[start : start + STRIP], weights[start : start + STRIP]
-        for i in range(len(row)):
-            x = (np.float64(row[i]) - greatest) / temperature
-            x = x if x > LOWEST else LOWEST
-            k = np.int32(x * LOG2_E - 0.5)  # rounds, since x is not positive
-            r = (x - np.float64(k) * LN2_HIGH) - np.float64(k) * LN2_LOW
-            bits[i] = (np.int64(k) + EXPONENT_BIAS) << 52
-            out[i] = _exp_near_zero(r)
-        for i in range(len(row)):
-            out[i] *= powers[i]
+        end = start + STRIP
+        weigh_strip(logits[start:end], greatest, temperature, bits, powers, weights[start:end])

@@ -15,7 +15,7 @@ from numba.extending import models, register_model
 
 from octavo.kernels.cpu import lanes
 from octavo.kernels.cpu.jit import intrinsic
-from octavo.kernels.cpu.lanes import I32, I64, LANES, MEMORY
+from octavo.kernels.cpu.lanes import I16, I32, I64, LANES, MEMORY
 
 FORMATS: dict[torch.dtype, np.generic] = {
     torch.float32: np.float32(0),
@@ -126,6 +126,31 @@ def max_lanes(typing, a):
         return lanes.fold(builder, a, lambda x, y: lanes.maximum(builder, x, y))
 
     return f32(vector), _emit(make)
+
+
+@intrinsic
+def mark_nan(typing, marks, a):
+    """marks, with NaN in every lane in which a has NaN."""
+
+    def make(builder, marks, a):
+        is_nan = builder.sext(builder.fcmp_unordered("uno", a, a), lanes.WORDS)
+        marked = builder.or_(builder.bitcast(marks, lanes.WORDS), is_nan)
+        return builder.bitcast(marked, lanes.VECTOR)
+
+    return vector(vector, vector), _emit(make)
+
+
+@intrinsic
+def find_lane(typing, a, x):
+    """The first lane that equals x, 16 if there is none."""
+
+    def make(builder, a, x):
+        equal = builder.fcmp_ordered("oeq", a, lanes.splat(builder, x))
+        bits = builder.zext(builder.bitcast(equal, I16), I64)
+        stop = builder.or_(bits, I64(1 << LANES))
+        return builder.cttz(stop, ir.Constant(ir.IntType(1), 1))
+
+    return i64(vector, f32), _emit(make)
 
 
 @intrinsic

@@ -13,6 +13,7 @@ from octavo.engine.block_pool import BlockPool
 from octavo.engine.config import EngineConfig
 from octavo.engine.cores import Cores
 from octavo.engine.cuda_graphs import CudaRecorder, GraphedModel
+from octavo.engine.decode_rows import DecodeRows
 from octavo.engine.engine import Engine
 from octavo.engine.kv_cache import FP8, KVCache, KVLayout, torch_dtype
 from octavo.engine.limits import Limits
@@ -81,10 +82,15 @@ def build_engine(
     heads_per_row = model_config.num_heads // model_config.num_kv_heads
     policy = policy_for(device, torch_dtype(dtype), heads_per_row)
     if device.type == "cuda" and config.cuda_graphs:
-        model = record_graphs(model, kv_cache, scheduler, model_config.vocab_size)
+        model = record_graphs(
+            model, kv_cache, scheduler, model_config.vocab_size, torch_dtype(dtype)
+        )
     if cores is not None and not _is_shared(layout, device):
         cores.work_alone()
-    runner = ModelRunner(model, kv_cache.kv, policy, cores)
+    limits = scheduler.limits
+    max_blocks = -(-limits.max_model_len // limits.block_size)
+    rows = DecodeRows(limits.max_num_seqs, max_blocks, limits.block_size)
+    runner = ModelRunner(model, kv_cache.kv, policy, rows, cores)
     return Engine(scheduler, runner, kv_cache, model_config, cores)
 
 
@@ -104,7 +110,7 @@ def build_layout(
 
 
 def record_graphs(
-    model: Model, kv_cache: KVCache, scheduler: Scheduler, vocab_size: int
+    model: Model, kv_cache: KVCache, scheduler: Scheduler, vocab_size: int, dtype: torch.dtype
 ) -> GraphedModel:
     """The model with its decode steps recorded, the usual ones already."""
     graphed = GraphedModel(
@@ -114,6 +120,7 @@ def record_graphs(
         max_num_seqs=scheduler.limits.max_num_seqs,
         max_model_len=scheduler.limits.max_model_len,
         vocab_size=vocab_size,
+        dtype=dtype,
     )
     num_graphs = graphed.record_ahead(RECORD_AHEAD_S)
     logger.info("%d CUDA graphs recorded ahead", num_graphs)

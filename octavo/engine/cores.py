@@ -23,7 +23,7 @@ class Cores(Protocol):
         """No step is worth making before something arrives."""
 
     def at_work(self) -> AbstractContextManager[None]:
-        """A forward pass runs inside the block."""
+        """A forward pass, and the choice of tokens after it, runs inside the block."""
 
 
 class AnyCore:

@@ -125,7 +125,9 @@ class GraphedModel:
         max_num_seqs: int,
         max_model_len: int,
         vocab_size: int,
+        dtype: torch.dtype,
     ) -> None:
+        """dtype: of the logits."""
         block_size = kv.shape[4]
         self._model = model
         self._kv = kv
@@ -133,7 +135,7 @@ class GraphedModel:
         self._sizes = batch_sizes(max_num_seqs)
         self._widths = table_widths(-(-max_model_len // block_size), block_size)
         self._inputs = FixedInputs(max_num_seqs, self._widths[-1], kv.device)
-        self._logits = torch.empty(max_num_seqs, vocab_size, device=kv.device)
+        self._logits = torch.empty(max_num_seqs, vocab_size, dtype=dtype, device=kv.device)
         self._graphs: dict[tuple[int, int], Graph] = {}
 
     def forward(self, batch: Batch, kv: torch.Tensor) -> torch.Tensor:

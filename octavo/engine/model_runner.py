@@ -1,10 +1,11 @@
 """Turns a StepPlan into tensors, runs the model and samples.
 
-    StepPlan --> numpy buffers --> Batch --> model.forward --> logits --> token_choice --> tokens
-
-The buffers live as long as the runner; a step writes their front and hands out views of it.
+StepPlan --> Batch --> model.forward --> logits --> token_choice --> tokens
+   | decodes alone:     kept rows (decode_rows.py)
+   | with chunks:       new arrays
 """
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +15,8 @@ import torch
 from octavo.engine.batch import Batch
 from octavo.engine.choice import Choice
 from octavo.engine.cores import AnyCore, Cores
+from octavo.engine.decode_rows import DecodeRows
+from octavo.engine.sequence import Sequence
 from octavo.engine.shared_prefixes import GroupPolicy, find_groups, pack_groups
 from octavo.engine.step_plan import StepPlan
 from octavo.engine.token_choice import choose, score_prompts
@@ -30,14 +33,19 @@ class ModelRunner:
     """Executes plans on one model and one pool tensor `kv` (see kv_cache.py)."""
 
     def __init__(
-        self, model: Model, kv: torch.Tensor, policy: GroupPolicy, cores: Cores | None = None
+        self,
+        model: Model,
+        kv: torch.Tensor,
+        policy: GroupPolicy,
+        rows: DecodeRows,
+        cores: Cores | None = None,
     ) -> None:
         self._model = model
         self._kv = kv
         self._block_size = kv.shape[4]
         self.policy = policy
+        self._rows = rows
         self._cores = cores or AnyCore()
-        self._tables = np.zeros(0, dtype=np.int32)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[Choice]:
@@ -47,11 +55,11 @@ class ModelRunner:
         batch = self.build_batch(plan)
         with self._cores.at_work():
             logits = self._model.forward(batch, self._kv)
-        if plan.scored:
-            plan.prompt_scores = score_prompts(logits[len(plan.sampled) :], plan.scored)
-            logits = logits[: len(plan.sampled)]
-        if plan.sampled:
-            return choose(logits, plan.sampled)
+            if plan.scored:
+                plan.prompt_scores = score_prompts(logits[len(plan.sampled) :], plan.scored)
+                logits = logits[: len(plan.sampled)]
+            if plan.sampled:
+                return choose(logits, plan.sampled)
         if self._kv.is_cuda:
             # Whoever hears of the chunk reads its blocks on another stream.
             torch.cuda.current_stream(self._kv.device).synchronize()
@@ -59,6 +67,14 @@ class ModelRunner:
 
     def build_batch(self, plan: StepPlan) -> Batch:
         """T tokens of S sequences, decode rows first (shapes: batch.py)."""
+        batch = self._mix(plan) if plan.chunks else self._rows.update(plan.decodes)
+        groups = self._group_decodes(batch)
+        if self._kv.is_cuda:
+            batch = self._copied(batch)
+        return batch if groups is None else replace(batch, groups=groups)
+
+    def _mix(self, plan: StepPlan) -> Batch:
+        """Of a step with chunks."""
         seqs = plan.decodes + [chunk.seq for chunk in plan.chunks]
         num_rows = np.ones(len(seqs), dtype=np.int64)
         num_rows[len(plan.decodes) :] = [chunk.num_tokens for chunk in plan.chunks]
@@ -68,53 +84,59 @@ class ModelRunner:
 
         owner = np.repeat(np.arange(len(seqs)), num_rows)  # [T]
         positions = np.arange(query_start[-1]) - np.repeat(query_start[:-1] - first, num_rows)
-        tables = self._pad_tables(plan, first + num_rows)
+        tables = self._pad_tables(seqs, first + num_rows)
         blocks = tables[owner, positions // self._block_size].astype(np.int64)
         slots = blocks * self._block_size + positions % self._block_size
 
         sampled = {id(seq) for seq in plan.sampled}
         is_sampled = np.array([id(seq) in sampled for seq in seqs], dtype=bool)
         return Batch(
-            token_ids=self._to_device(_token_ids(plan)),
-            positions=self._to_device(positions),
-            slot_mapping=self._to_device(slots),
-            block_tables=self._to_device(tables),
-            seq_lens=self._to_device((first + num_rows).astype(np.int32)),
-            query_start=self._to_device(query_start.astype(np.int32)),
+            token_ids=torch.from_numpy(_token_ids(plan)),
+            positions=torch.from_numpy(positions),
+            slot_mapping=torch.from_numpy(slots),
+            block_tables=torch.from_numpy(tables),
+            seq_lens=torch.from_numpy((first + num_rows).astype(np.int32)),
+            query_start=torch.from_numpy(query_start.astype(np.int32)),
             num_decodes=len(plan.decodes),
-            logit_rows=self._to_device(_logit_rows(plan, query_start, is_sampled)),
-            groups=self._group_decodes(len(plan.decodes), tables, first + num_rows),
+            logit_rows=torch.from_numpy(_logit_rows(plan, query_start, is_sampled)),
         )
 
-    def _group_decodes(
-        self, num_decodes: int, tables: npt.NDArray[np.int32], seq_lens: npt.NDArray[np.int64]
-    ) -> PrefixGroups | None:
-        tables, seq_lens = tables[:num_decodes], seq_lens[:num_decodes]
+    def _group_decodes(self, batch: Batch) -> PrefixGroups | None:
+        num_decodes = batch.num_decodes
+        tables = batch.block_tables[:num_decodes].numpy()
+        seq_lens = batch.seq_lens[:num_decodes].numpy()
         groups = find_groups(tables, seq_lens, self._block_size, self.policy)
         if not groups:
             return None
         return pack_groups(groups, num_decodes, self._block_size, self._kv.device)
 
-    def _pad_tables(self, plan: StepPlan, seq_lens: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    def _pad_tables(
+        self, seqs: list[Sequence], seq_lens: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int32]:
         """[S, max_blocks] of the blocks that hold seq_lens tokens, padded with 0."""
         num_blocks = (-(-seq_lens // self._block_size)).tolist()
-        shape = (plan.num_seqs, max(num_blocks))
-        size = shape[0] * shape[1]
-        if size > len(self._tables):
-            self._tables = np.zeros(2 * size, dtype=np.int32)
-        tables = self._tables[:size].reshape(shape)
-        tables.fill(0)
-        seqs = plan.decodes + [chunk.seq for chunk in plan.chunks]
+        tables = np.zeros((len(seqs), max(num_blocks)), dtype=np.int32)
         for row, seq, count in zip(tables, seqs, num_blocks, strict=True):
             row[:count] = seq.packed_table[:count]
         return tables
 
-    def _to_device(self, array: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        if not self._kv.is_cuda:
-            return tensor
-        # Pinned, so that the host goes on while it is copied; torch keeps it until then.
-        return tensor.pin_memory().to(self._kv.device, non_blocking=True)
+    def _copied(self, batch: Batch) -> Batch:
+        """The batch, which has no groups yet, on the GPU."""
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            # Pinned, so that the host goes on while it is copied; torch keeps it until then.
+            return tensor.pin_memory().to(self._kv.device, non_blocking=True)
+
+        return Batch(
+            token_ids=copied(batch.token_ids),
+            positions=copied(batch.positions),
+            slot_mapping=copied(batch.slot_mapping),
+            block_tables=copied(batch.block_tables),
+            seq_lens=copied(batch.seq_lens),
+            query_start=copied(batch.query_start),
+            num_decodes=batch.num_decodes,
+            logit_rows=copied(batch.logit_rows),
+        )
 
 
 def _logit_rows(

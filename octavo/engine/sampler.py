@@ -3,9 +3,11 @@
     logits -> weights w = exp((logit - max) / T) -> min-p -> top-k -> top-p -> draw
 
 Kept tokens stand in order of descending weight, ties by id. The draw is the first whose cumulative
-weight (float64) exceeds u times the kept total, clamped to the last nonzero one. Sorting the whole
-vocabulary is avoided: a floor on the weight cuts out a head of the sorted order, and only when
-the answer lies beyond the head is the floor lowered.
+weight (float64) exceeds u times the kept total, clamped to the last nonzero one. `draw` is this
+rule to the letter. A kernel finds the same tokens without sorting (kernels/cpu/token_draw.py), and
+leaves to `draw` the few rows where a rounding of its sums could decide. There sorting the whole
+vocabulary is avoided: a floor on the weight cuts out a head of the sorted order, and only when the
+answer lies beyond the head is the floor lowered.
 """
 
 import math
@@ -20,14 +22,14 @@ import torch
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.philox import token_uniforms
 from octavo.engine.sequence import Sequence
+from octavo.kernels.cpu.argmax import argmax
 from octavo.kernels.cpu.softmax_weights import weigh
+from octavo.kernels.cpu.token_draw import FLOOR_MARGIN, LEAST_FLOAT32, UNSURE, draw_rows
 from octavo.sampling_params import SamplingParams
 
 Row = npt.NDArray[np.float32]  # [vocab_size]
 Weights = npt.NDArray[np.float64]
 
-FLOOR_MARGIN = 1e-6
-LEAST_FLOAT32 = float(np.finfo(np.float32).min)
 # Least weights of the heads tried in turn, the greatest weight being 1; 0 keeps all.
 HEAD_FLOORS = (math.exp(-6.0), math.exp(-12.0), 0.0)
 
@@ -37,8 +39,9 @@ def sample(
 ) -> list[int | InvalidLogits]:
     """Choose the next token of each sequence.
 
-    logits: [len(seqs), vocab_size] float32. A row without a finite greatest logit gives
-    InvalidLogits in its place. Nothing is drawn for the skipped rows; they give any token.
+    logits: [len(seqs), vocab_size], in the model's dtype. A row without a finite greatest logit
+    gives InvalidLogits in its place. Nothing is drawn for the skipped rows; they give any
+    token.
     """
     greatest, token_ids = _argmax(logits)
     chosen: list[int | InvalidLogits] = [*token_ids.tolist()]
@@ -54,16 +57,33 @@ def sample(
         and not isinstance(chosen[row], InvalidLogits)
     ]
     if drawn:
-        uniforms = token_uniforms(
-            [seqs[row].sampling.seed or 0 for row in drawn],
-            [seqs[row].sample_index for row in drawn],
-            [seqs[row].num_tokens for row in drawn],
-        )
-        host = logits[drawn].cpu().numpy() if logits.is_cuda else logits.numpy()
-        for i, row in enumerate(drawn):
-            line = host[i if logits.is_cuda else row]
-            chosen[row] = draw(line, seqs[row].sampling, float(uniforms[i]))
+        picked = [seqs[row] for row in drawn]
+        host = logits[drawn].cpu() if logits.is_cuda else logits
+        places = range(len(drawn)) if logits.is_cuda else drawn
+        draws = _draw_rows(host, places, greatest[drawn], picked)
+        for row, token_id in zip(drawn, draws, strict=True):
+            chosen[row] = token_id
     return chosen
+
+
+def _draw_rows(
+    logits: torch.Tensor, rows: Listed[int], greatest: Row, seqs: Listed[Sequence]
+) -> list[int]:
+    """A token for each of some rows of logits, whose greatest logit is known."""
+    uniforms = token_uniforms(
+        [seq.sampling.seed or 0 for seq in seqs],
+        [seq.sample_index for seq in seqs],
+        [seq.num_tokens for seq in seqs],
+    )
+    ranges = [(s.temperature, s.top_p, s.min_p) for s in (seq.sampling for seq in seqs)]
+    numbers = np.column_stack([greatest.astype(np.float64), ranges, uniforms])
+    top_ks = np.array([min(seq.sampling.top_k, logits.shape[1]) for seq in seqs], dtype=np.int64)
+    token_ids: list[int] = draw_rows(logits, np.array(rows), numbers, top_ks).tolist()
+    for i, token_id in enumerate(token_ids):
+        if token_id == UNSURE:  # rounding decides: the rule, to the letter
+            line = logits[rows[i]].float().numpy()
+            token_ids[i] = draw(line, seqs[i].sampling, float(uniforms[i]))
+    return token_ids
 
 
 def draw(logits: Row, sampling: SamplingParams, uniform: float) -> int:
@@ -172,12 +192,9 @@ class RowWeights:
         return weigh(logits, self._greatest, self._temperature)
 
 
-def _argmax(logits: torch.Tensor) -> tuple[Weights, npt.NDArray[np.int64]]:
+def _argmax(logits: torch.Tensor) -> tuple[Row, npt.NDArray[np.int64]]:
     """(greatest logit, first id that has it) of each row; NaN counts as the greatest."""
-    if logits.is_cuda:
-        greatest, token_ids = (x.cpu().numpy() for x in logits.max(dim=-1))
-    else:
-        host = logits.numpy()
-        token_ids = host.argmax(axis=1)
-        greatest = host[np.arange(len(host)), token_ids]
-    return greatest, token_ids
+    if not logits.is_cuda:
+        return argmax(logits)
+    greatest, token_ids = logits.max(dim=-1)
+    return greatest.float().cpu().numpy(), token_ids.cpu().numpy()

@@ -138,10 +138,11 @@ class Scheduler:
 
     def commit(self, plan: StepPlan, choices: Listed[Choice]) -> list[SequenceOutput]:
         """Book what the step computed; choices stand in the order of plan.sampled."""
-        sampled = dict(zip(plan.sampled, choices, strict=True))
+        num_decodes = len(plan.decodes)
+        for seq, choice in zip(plan.decodes, choices[:num_decodes], strict=True):
+            self._advance(seq, 1, choice)
+        sampled = dict(zip(plan.sampled[num_decodes:], choices[num_decodes:], strict=True))
         scores = dict(zip(plan.scored, plan.prompt_scores, strict=True))
-        for seq in plan.decodes:
-            self._advance(seq, 1, sampled[seq])
         for chunk in plan.chunks:
             self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq), scores.get(chunk))
         holders = chain(self._running, self._filling.values(), self._lingering.values())
@@ -155,7 +156,8 @@ class Scheduler:
         return self._outputs.drain()
 
     def load(self) -> Load:
-        behind = sum(seq.num_missing_tokens for seq in self._running if seq.num_missing_tokens > 1)
+        missing = [seq.num_missing_tokens for seq in self._running]
+        behind = sum(missing) - missing.count(1)
         preempted = sum(seq.num_tokens for seq in self._preempted)
         return Load(
             running_sequences=self.num_active,
@@ -178,6 +180,8 @@ class Scheduler:
         return budget
 
     def _plan_chunks(self, plan: StepPlan, budget: int) -> int:
+        if len(plan.decodes) == len(self._running):
+            return budget
         for seq in self._running:
             if budget > 0 and seq.num_missing_tokens > 1:
                 budget = self._plan_rows(plan, seq, budget)
@@ -257,7 +261,8 @@ class Scheduler:
         num_before = seq.num_computed_tokens
         seq.num_computed_tokens += num_tokens
         num_prompt_left = seq.num_prompt_tokens - num_before
-        self.totals.prompt_tokens_computed += max(0, min(num_tokens, num_prompt_left))
+        if num_prompt_left > 0:
+            self.totals.prompt_tokens_computed += min(num_tokens, num_prompt_left)
         for found in (score, sampled):
             if isinstance(found, InvalidLogits):
                 self._finish(seq)  # and register nothing: its KV may be as bad as its logits
@@ -289,7 +294,7 @@ class Scheduler:
         first_index = seq.num_output_tokens
         seq.append(token_id)
         self.totals.tokens_generated += 1
-        if seq.is_finished:
+        if seq.finish_reason is not None:
             self._finish(seq)
         self._outputs.tell(seq, (token_id,), first_index, logprobs)
 

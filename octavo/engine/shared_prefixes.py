@@ -9,6 +9,7 @@
 A branch that is not worth a group of its own leaves its blocks to those below it.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,12 +79,14 @@ class Group:
 
 
 def find_groups(
-    tables: Tables, seq_lens: npt.NDArray[np.int64], block_size: int, policy: GroupPolicy
+    tables: Tables, seq_lens: npt.NDArray[np.int32], block_size: int, policy: GroupPolicy
 ) -> list[Group]:
     """Groups by level, so outer before inner.
 
     tables: [S, max_blocks]; seq_lens: [S], the newest token included, whose block is never shared.
     """
+    if math.isinf(policy.fixed) or len(set(tables[:, 0].tolist())) == len(tables):
+        return []  # no group pays, or no two rows begin with one block
     num_full = ((seq_lens - 1) // block_size).tolist()
     found: list[Group] = []
     # (rows that agree in all columns before `column`, first column not in a group, column, level)

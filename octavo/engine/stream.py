@@ -1,6 +1,7 @@
 """The outputs of one sequence, on the event loop's side."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Self
 
 from octavo.engine.sequence import SequenceOutput
@@ -15,6 +16,7 @@ class SequenceStream:
     def __init__(self) -> None:
         self._queue: asyncio.Queue[SequenceOutput | Exception] = asyncio.Queue()
         self._has_ended = False
+        self._take: Callable[[SequenceOutput], bool] | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -29,7 +31,21 @@ class SequenceStream:
         self._has_ended = output.finish_reason is not None
         return output
 
+    async def not_taken(self, take: Callable[[SequenceOutput], bool]) -> SequenceOutput:
+        """The next output that `take` refuses.
+
+        The others are given to it as they come, without waking the task that waits: of a step of
+        many sequences that would cost more than all else.
+        """
+        self._take = take
+        try:
+            return await anext(self)
+        finally:
+            self._take = None
+
     def put(self, output: SequenceOutput) -> None:
+        if self._take is not None and self._queue.empty() and self._take(output):
+            return
         self._queue.put_nowait(output if output.error is None else output.error)
 
     def fail(self, error: Exception) -> None:

@@ -11,6 +11,7 @@ the caller cancels, when the call's time is over and when the stream breaks.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from collections.abc import Sequence as Ids
 from contextlib import suppress
 from typing import NoReturn, Protocol
 
@@ -67,8 +68,8 @@ class ManyCalls:
     def __init__(self, context: ManyContext, handler: DecodeHandler) -> None:
         self._context = context
         self._handler = handler
-        self._calls: dict[int, _Call] = {}
-        self._items: list[Item] = []
+        self._calls: dict[int, Call] = {}
+        self._unsent = DecodeManyResponse()
         self._has_items = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
@@ -82,16 +83,30 @@ class ManyCalls:
         elif call is not None:
             call.requests.put_nowait(item.request)
         elif item.request.HasField("start"):
-            call = self._calls[item.call] = _Call(self, item)
+            call = self._calls[item.call] = Call(self, item)
             call.requests.put_nowait(item.request)
             call.start(self._handler)
         # Anything else is meant for a call that has just ended.
 
     def put(self, item: Item) -> None:
         """Send an item with the next message."""
-        self._items.append(item)
+        self._unsent.items.append(item)
+        self._told()
+
+    def put_tokens(self, call_id: int, first_index: int, token_ids: Ids[int]) -> bool:
+        """Send tokens of a call that goes on; False if there is no room for them now."""
+        if not self._has_room.is_set():
+            return False
+        # Written into their place: copies of an item and its parts would cost twice as much.
+        item = self._unsent.items.add(call=call_id)
+        item.response.tokens.first_index = first_index
+        item.response.tokens.token_ids.extend(token_ids)
+        self._told()
+        return True
+
+    def _told(self) -> None:
         self._has_items.set()
-        if len(self._items) >= MAX_UNSENT:
+        if len(self._unsent.items) >= MAX_UNSENT:
             self._has_room.clear()
 
     async def wait_for_room(self) -> None:
@@ -102,9 +117,9 @@ class ManyCalls:
         while True:
             await self._has_items.wait()
             self._has_items.clear()
-            items, self._items = self._items, []
+            message, self._unsent = self._unsent, DecodeManyResponse()
             self._has_room.set()
-            await self._context.write(DecodeManyResponse(items=items))
+            await self._context.write(message)
 
     def ended(self, call_id: int, end: End | None) -> None:
         """A call's handler has ended; its caller is told unless it left."""
@@ -119,7 +134,7 @@ class ManyCalls:
         await asyncio.gather(*(call.task for call in self._calls.values()), return_exceptions=True)
 
 
-class _Call:
+class Call:
     """One call; the context of its handler."""
 
     def __init__(self, calls: ManyCalls, item: DecodeManyRequest.Item) -> None:
@@ -147,6 +162,11 @@ class _Call:
     async def write(self, message: DecodeResponse) -> None:
         await self._calls.wait_for_room()
         self._calls.put(Item(call=self._id, response=message))
+
+    def write_tokens(self, first_index: int, token_ids: Ids[int]) -> bool:
+        """Write tokens, from output index first_index on, without waiting; False if that cannot
+        be done now."""
+        return self._calls.put_tokens(self._id, first_index, token_ids)
 
     def time_remaining(self) -> float | None:
         """Seconds until the call's time is over; None if it has no end."""

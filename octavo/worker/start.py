@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,6 +31,10 @@ logger = logging.getLogger(__name__)
 # Open streams have ended by then; this is for load streams to take their last sample.
 STOP_GRACE_S = 2.0
 
+# For how long the event loop may keep the interpreter while a step waits for it between kernels.
+# Python's own 5 ms would make the step wait until all tokens are handed out.
+SWITCH_INTERVAL_S = 50e-6
+
 _ROLES: dict[Role, worker_pb2.WorkerRole] = {
     "prefill": worker_pb2.WORKER_ROLE_PREFILL,
     "decode": worker_pb2.WORKER_ROLE_DECODE,
@@ -37,7 +42,8 @@ _ROLES: dict[Role, worker_pb2.WorkerRole] = {
 
 
 def load_engine(config: WorkerConfig) -> Engine:
-    """Take the cores, load the model, compile the kernels."""
+    """Take the cores, load the model, compile the kernels. This process is a worker from now on."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     return build_engine(config.engine_config(), cores=cores_of(config))
 
 

@@ -76,6 +76,7 @@ def graphed(engine: Engine, recorder: CallRecorder) -> tuple[GraphedModel, Count
         max_num_seqs=MAX_NUM_SEQS,
         max_model_len=engine.max_model_len,
         vocab_size=engine.model_config.vocab_size,
+        dtype=torch.float32,
     )
     runner._model = model  # type: ignore[attr-defined]
     return model, counting

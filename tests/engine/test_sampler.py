@@ -10,6 +10,8 @@ from octavo.engine.errors import InvalidLogits
 from octavo.engine.sampler import draw, sample
 from octavo.engine.sequence import Sequence
 from octavo.kernels.cpu.softmax_weights import weigh
+from octavo.kernels.cpu.team import HelperCore, Team
+from octavo.kernels.cpu.token_draw import UNSURE, draw_rows
 from octavo.sampling_params import SamplingParams
 
 VOCAB = 500
@@ -176,3 +178,74 @@ def test_frequencies_follow_the_probabilities() -> None:
     expected = torch.softmax(logits[0], dim=0).numpy() * count
     chi_square = float(((np.bincount(chosen, minlength=4) - expected) ** 2 / expected).sum())
     assert chi_square < 16.3  # 99.9 % of fair draws with 3 degrees of freedom
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["peaked", "normal", "flat", "tied", "masked"])
+def test_rows_drawn_at_once_are_the_rules_own(kind: str, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(11)
+    choices = itertools.product(
+        (1e-4, 0.7, 1.0, 5.0, 1e30),
+        (0, 2, 40, VOCAB - 1, VOCAB + 1),
+        (0.0, 1e-9, 0.5, 0.95, 1.0),
+        (0.0, 1e-9, 0.05, 0.9),
+    )
+    samplings = [SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m) for t, k, p, m in choices]
+    logits = torch.from_numpy(np.stack([make_logits(kind, rng) for _ in samplings])).to(dtype)
+    uniforms = rng.random(len(samplings))
+    greatest = logits.float().amax(dim=1).double().numpy()
+    ranges = [(s.temperature, s.top_p, s.min_p) for s in samplings]
+    numbers = np.column_stack([greatest, ranges, uniforms])
+    top_ks = np.array([s.top_k for s in samplings])
+    drawn = draw_rows(logits, np.arange(len(samplings)), numbers, top_ks)
+    expected = [
+        draw(row.float().numpy(), sampling, float(uniform))
+        for row, sampling, uniform in zip(logits, samplings, uniforms, strict=True)
+    ]
+    is_sure = drawn != UNSURE
+    np.testing.assert_array_equal(drawn[is_sure], np.array(expected)[is_sure])
+    assert is_sure.mean() > 0.5
+
+
+@pytest.mark.parametrize("size", [49_152, 128_256])
+def test_large_rows_are_drawn_without_a_second_look(size: int) -> None:
+    rng = np.random.default_rng(13)
+    scales = np.array([0.01, 1.0, 3.0, 8.0] * 8, dtype=np.float32)[:, None]
+    logits = torch.from_numpy(rng.normal(size=(32, size)).astype(np.float32) * scales)
+    samplings = [
+        SamplingParams(temperature=0.8, top_p=[0.95, 1.0, 0.5][i % 3], top_k=[0, 50][i % 2])
+        for i in range(32)
+    ]
+    uniforms = rng.random(32)
+    greatest = logits.amax(dim=1).double().numpy()
+    ranges = [(s.temperature, s.top_p, s.min_p) for s in samplings]
+    top_ks = np.array([s.top_k for s in samplings])
+    drawn = draw_rows(logits, np.arange(32), np.column_stack([greatest, ranges, uniforms]), top_ks)
+    assert drawn.tolist() == [
+        draw(logits[i].numpy(), samplings[i], float(uniforms[i])) for i in range(32)
+    ]
+
+
+def test_a_team_draws_the_same() -> None:
+    logits = torch.randn(40, 5_000)
+    seqs = make_sequences([SamplingParams(seed=i, top_p=0.9) for i in range(40)])
+    alone = sample(logits, seqs)
+    team = Team([HelperCore()] * 2)
+    with team.at_work():
+        assert sample(logits, seqs) == alone
+    team.close()
+
+
+def test_sixteen_bit_logits_give_the_tokens_of_their_float32_values() -> None:
+    logits = torch.randn(12, 5_000).bfloat16()
+    samplings = [SamplingParams(seed=i, temperature=i % 2 * 0.8) for i in range(12)]
+    seqs = make_sequences(samplings)
+    assert sample(logits, seqs) == sample(logits.float(), seqs)
+
+
+def test_where_rounding_could_decide_the_rule_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.zeros(1, 4)  # half of the total is just where the third token begins
+    numbers = np.array([[0.0, 1.0, 1.0, 0.0, 0.5]])
+    assert draw_rows(logits, np.zeros(1, np.int64), numbers, np.zeros(1, np.int64)) == [UNSURE]
+    monkeypatch.setattr("octavo.engine.sampler.token_uniforms", lambda *_: np.array([0.5]))
+    assert sample(logits, make_sequences([SamplingParams(seed=1)])) == [2]

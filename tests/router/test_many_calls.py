@@ -13,7 +13,7 @@ from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.router.many_calls import ManyCall, ManyCalls
 from octavo.rpc.channels import open_channel, server_options
 from octavo.rpc.errors import Overloaded, errors_to_status
-from octavo.worker.many_calls import DecodeContext, serve_many
+from octavo.worker.many_calls import MAX_UNSENT, Call, DecodeContext, serve_many
 
 START = worker_pb2.DecodeRequest(start=worker_pb2.DecodeRequest.Start())
 STOP = worker_pb2.DecodeRequest(stop=worker_pb2.DecodeRequest.Stop(samples=[0]))
@@ -50,8 +50,10 @@ class Leases(worker_pb2_grpc.DecodeServiceServicer):
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[tuple[Leases, ManyCalls, grpc.aio.Server]]:
-    server, leases = grpc.aio.server(options=server_options()), Leases()
+async def serving(
+    leases: Leases | None = None,
+) -> AsyncIterator[tuple[Leases, ManyCalls, grpc.aio.Server]]:
+    server, leases = grpc.aio.server(options=server_options()), leases or Leases()
     worker_pb2_grpc.add_DecodeServiceServicer_to_server(leases, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -134,3 +136,36 @@ async def test_a_status_comes_with_its_details() -> None:
         assert status is not None
         assert status.message == "too much waits"
         assert len(status.details) == 2
+
+
+class TokenWriter(Leases):
+    """Each call writes tokens without waiting as long as there is room, then by waiting."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__()
+        self.num_tokens = num_tokens
+        self.num_refused = 0
+
+    async def Decode(self, _: object, context: DecodeContext) -> None:
+        assert isinstance(context, Call)
+        await context.read()
+        for index in range(self.num_tokens):
+            if not context.write_tokens(index, (index + 7,)):
+                self.num_refused += 1
+                tokens = worker_pb2.TokenDelta(first_index=index, token_ids=[index + 7])
+                await context.write(worker_pb2.DecodeResponse(tokens=tokens))
+
+
+async def test_tokens_written_without_waiting_come_in_order_and_are_bounded() -> None:
+    writer = TokenWriter(num_tokens=MAX_UNSENT + 10)
+    async with serving(writer) as (_, calls, _):
+        open_calls = [calls.call(60.0) for _ in range(2)]
+        for call in open_calls:
+            await call.write(START)
+        for call in open_calls:
+            deltas = [response.tokens async for response in call]
+            assert [delta.first_index for delta in deltas] == list(range(writer.num_tokens))
+            assert [list(delta.token_ids) for delta in deltas] == [
+                [index + 7] for index in range(writer.num_tokens)
+            ]
+    assert writer.num_refused > 0

@@ -3,7 +3,7 @@
     token_ids --embed--> residual [T, H]
     each layer:  norm -> qkv -> (q, k norm) rotary store_kv -> attention -> o  --------+
                  norm -> gate, up -> silu * -> down  ----------------------------------+-> residual
-    rows of logit_rows --norm--> head --> logits [num_sampled, vocab_size] float32
+    rows of logit_rows --norm--> head --> logits [num_sampled, vocab_size]
 
 What costs time is one of the injected kernels; what is left here is their order.
 """
@@ -75,7 +75,7 @@ class DecoderModel:
         """Store the step's KV and return the logits of its logit_rows.
 
         kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim].
-        Returns [num_sampled, vocab_size] float32.
+        Returns [num_sampled, vocab_size] in the dtype of the residual.
         """
         weights, eps, kernels = self._weights, self.config.rms_norm_eps, self._kernels
         step = self._prepare(batch)
@@ -90,7 +90,7 @@ class DecoderModel:
                 # Past the last attention no row needs its neighbours: keep those asked for. A chunk
                 # from the middle of a prompt has none, its KV was all that counted.
                 if len(batch.logit_rows) == 0:
-                    return residual.new_empty((0, self.config.vocab_size), dtype=torch.float32)
+                    return residual.new_empty((0, self.config.vocab_size))
                 attended, residual = attended[batch.logit_rows], residual[batch.logit_rows]
             normed, residual = kernels.add_rms_norm(
                 layer.o(attended), residual, layer.post_attention_norm, eps
@@ -98,7 +98,7 @@ class DecoderModel:
             output = layer.down(kernels.silu_mul(layer.gate_up(normed)))
             norm = weights.norm if index == last else weights.layers[index + 1].input_norm
             normed, residual = kernels.add_rms_norm(output, residual, norm, eps)
-        return weights.head(normed).float()
+        return weights.head(normed)
 
     def _prepare(self, batch: Batch) -> _Step:
         cos, sin = self._rotary.cos_sin(batch)
