@@ -91,6 +91,8 @@ class Generation:
         is_last = output.finish_reason is not None or output.error is not None
         if is_last or output.num_cached_tokens is not None or self._lacks_computed_s:
             return False
+        if output.logprobs is not None or output.prompt_logprobs is not None:
+            return False
         return not output.token_ids or self.write_tokens(output.first_index, output.token_ids)
 
     async def _write_tokens(self, output: SequenceOutput) -> None:
