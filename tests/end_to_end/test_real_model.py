@@ -22,7 +22,7 @@ from service import running_service
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 FIELDS: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": NUM_OUTPUT_TOKENS}
-MOST_ERROR = 0.3  # of logits whose standard deviation is 2.6
+MOST_ERROR = 0.45  # of logits whose standard deviation is 2.6
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -73,8 +73,8 @@ async def test_bfloat16_logits_are_as_close_to_float32_as_those_of_transformers(
     """Over four prompts of 70 tokens and 12 decode steps each, all in bfloat16, teacher-forced.
 
     The root mean square of the distance to float32 logits is at most MOST_ERROR on every step, and
-    on average at most 1.25 times that of `transformers` in bfloat16. (One prompt says little: either
-    engine's error may be half as large as on another, in no common order.)
+    on average at most 1.25 times that of `transformers` in bfloat16, whose worst step is 0.37. (One
+    prompt says little: either engine's error may be half as large as on another.)
     """
     device = torch.device("cpu")
     model = load_model(smollm2, dtype=torch.bfloat16, device=device, kernels=for_device(device))
