@@ -52,9 +52,10 @@ from octavo.kernels.prefix_groups import PrefixGroups
 
 PAIR_WIDTH = 2 * LANES  # head_dim is padded to a multiple of this
 SPAN = 3 * LANES  # rows of an item
-MAX_TILE_SPAN = 24 * CHUNK  # of one by tiles
+MIN_TILE_SPAN = 3 * CHUNK  # by tiles: packing K and V costs about as much as three chunks
+MAX_TILE_SPAN = 24 * CHUNK
 ITEM_FLOP = 5e8  # at most, about 1 ms by tiles; a core that is wanted back waits for an item
-ITEMS = 4  # at least, for a team, where there are rows enough
+ITEMS = 8  # at least, for a team, where there are rows enough
 
 
 @kernel_per_format
@@ -195,7 +196,7 @@ def _tile_span(groups: PrefixGroups, num_heads: int, shape: torch.Size) -> int:
     most = ITEM_FLOP / (4 * head_dim * max(1, groups.max_blocks * block_size))
     most = min(most, MAX_TILE_SPAN)
     if mailbox() != 0:
-        most = min(most, groups.max_members * num_heads / ITEMS)
+        most = min(most, max(MIN_TILE_SPAN, groups.max_members * num_heads / ITEMS))
     return CHUNK * max(1, int(most) // CHUNK)
 
 

@@ -45,9 +45,9 @@ class GroupPolicy:
 
 
 def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> GroupPolicy:
-    """CPU: what `bench/shared_prefix.py` measured on one core, rounded up: of Zen 5 for AVX-512, of
-    Zen 3 for narrower vectors. GPU: an estimate, that two more launches cost as much as 10,000
-    reads of one token and KV head.
+    """CPU: what `bench/shared_prefix.py` measured on one core, rounded up: of Emerald Rapids for
+    matrix tiles, of Zen 5 for AVX-512, of Zen 3 for narrower vectors. GPU: an estimate, that two
+    more launches cost as much as 10,000 reads of one token and KV head.
 
     float32 on a CPU never groups: its tokens depend on the request alone, and a group adds the same
     numbers in another order.
@@ -55,10 +55,13 @@ def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> 
     if device.type == "cuda":
         reads = float(heads_per_row)
         return GroupPolicy(heads_per_row, fixed=10_000 * reads, per_token=reads)
+    from octavo.kernels.cpu.amx import HAS_AMX_BF16
     from octavo.kernels.cpu.lanes import LANES
     from octavo.kernels.cpu.pair_dot import HAS_PAIRS
     from octavo.kernels.cpu.registers import WIDTH
 
+    if HAS_AMX_BF16 and dtype == torch.bfloat16:
+        return GroupPolicy(heads_per_row, fixed=1200, per_head=15, per_token=6, per_vector=2)
     if HAS_PAIRS and dtype == torch.bfloat16:
         return GroupPolicy(heads_per_row, fixed=800, per_head=50, per_token=8, per_vector=4)
     if dtype == torch.float32:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from octavo.kernels import reference
-from octavo.kernels.cpu import ops
+from octavo.kernels.cpu import amx, ops, shared
+from octavo.kernels.cpu.team import HelperCore, Team
 from shared_tables import SharedKV, make_shared
 
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
@@ -90,3 +91,52 @@ def test_large_scores_neither_overflow_nor_lose_the_winner() -> None:
     kv = make_shared([("a", 20), ("a", 70)], {"a": 12})
     query = queries(2, 4, 64, torch.float32) * 1000
     torch.testing.assert_close(grouped(query, kv).double(), plain(query, kv), atol=1e-4, rtol=1e-4)
+
+
+needs_tiles = pytest.mark.skipif(not amx.HAS_AMX_BF16, reason="needs a CPU with AMX in bfloat16")
+
+
+@needs_tiles
+@pytest.mark.parametrize("head_dim", [64, 80])
+def test_without_matrix_tiles_grouped_attention_agrees_too(
+    head_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = make_shared(ROWS, PARTS, 3, head_dim, dtype=torch.bfloat16)
+    query = queries(len(ROWS), 9, head_dim, torch.bfloat16)
+    by_tiles = grouped(query, kv)
+    monkeypatch.setattr(amx, "HAS_AMX_BF16", False)
+    by_pairs = grouped(query, kv)
+    assert not torch.equal(by_pairs, by_tiles)  # another kernel
+    torch.testing.assert_close(by_pairs.double(), plain(query, kv), atol=1e-2, rtol=1e-2)
+
+
+@needs_tiles
+def test_no_result_depends_on_how_rows_are_cut_into_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("a", 1 + i) for i in range(20)] + [("ab", 1 + i) for i in range(30)]
+    kv = make_shared(rows, {"a": 9, "b": 5}, dtype=torch.bfloat16)
+    query = queries(len(rows), 6, 64, torch.bfloat16)
+    whole = grouped(query, kv)
+    monkeypatch.setattr(shared, "ITEM_FLOP", 1)
+    assert torch.equal(grouped(query, kv), whole)
+    torch.testing.assert_close(whole.double(), plain(query, kv), atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_several_threads_give_the_same_bits(dtype: torch.dtype) -> None:
+    rows = [("a", 1 + i) for i in range(40)] + [("ab", 1 + i) for i in range(60)]
+    kv = make_shared(rows, {"a": 9, "b": 5}, dtype=dtype)
+    query = queries(len(rows), 6, 64, dtype)
+    alone = grouped(query, kv)
+    team = Team([HelperCore()] * 2)
+    with team.at_work():
+        for _ in range(3):
+            assert torch.equal(grouped(query, kv), alone)
+    team.close()
+
+
+@pytest.mark.parametrize("factor", [10.0, 1000.0])
+def test_large_scores_in_bfloat16_keep_their_winner(factor: float) -> None:
+    """Of the first tokens, of an inner group's and of a row's own."""
+    kv = make_shared([("ab", 20), ("ab", 70), ("a", 300)], {"a": 12, "b": 9}, dtype=torch.bfloat16)
+    query = queries(3, 4, 64, torch.bfloat16) * factor
+    torch.testing.assert_close(grouped(query, kv).double(), plain(query, kv), atol=2e-2, rtol=2e-2)
