@@ -1,18 +1,19 @@
 """One generation as its caller sees it: tokens become text, and text may end it.
 
-Run --NewTokens--> TextOutput --> Started, Delta, Delta, ..., Finished, Completed
- ^                     |
+Run --NewTokens--> TextOutput --text--> OutputParser --> Started, Delta, ..., Finished, Completed
+ ^                     |                (tool calls)
  +---- stop -----------+  a stop string matched
 """
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.inference.v1.inference_pb2 import (
     FINISH_REASON_STOP,
     FINISH_REASON_STOP_SEQUENCE,
+    FINISH_REASON_TOOL_CALLS,
     FINISH_REASON_UNSPECIFIED,
     FinishReason,
 )
@@ -24,6 +25,8 @@ from octavo.router.route import RouteFinder
 from octavo.router.run import Run
 from octavo.rpc.errors import RequestError
 from octavo.text.output import TextOutput
+from octavo.text.tool_call_parser import output_parser
+from octavo.text.tool_calls import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,11 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text and tokens; either may be empty."""
+    """New text, tokens and tool calls; any may be empty."""
 
     text: str
     token_ids: tuple[int, ...]
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,11 @@ class Generator:
             RequestError: what the caller should see.
         """
         num_prompt = len(request.prompt_token_ids)
-        output = TextOutput(self._model.tokenizer, request.prompt_token_ids, request.sampling)
+        markers = request.tools.format.markers if request.tools else ()
+        output = TextOutput(
+            self._model.tokenizer, request.prompt_token_ids, request.sampling, markers
+        )
+        parser = output_parser(request.tools)
         num_output = 0
         is_finished = False
         with self._admission.admit(num_prompt, timeout_s) as ticket:
@@ -102,12 +110,13 @@ class Generator:
                     delta = output.push(new.token_ids)
                     num_output += len(delta.token_ids)
                     finished = _finished(output, new.finish_reason, delta.token_ids)
-                    tail = ""
                     if finished is not None and delta.matched_stop is None:
-                        tail = output.finish()
+                        delta = replace(delta, text=delta.text + output.finish())
                         finished = _finished(output, new.finish_reason, delta.token_ids)
-                    yield Delta(delta.text + tail, delta.token_ids)
+                    parsed = parser.push(delta.text, is_last=finished is not None)
+                    yield Delta(parsed.text, delta.token_ids, parsed.tool_calls)
                     if finished is not None:
+                        finished = _with_calls(finished, parser.num_calls)
                         is_finished = True
                         if new.finish_reason == FINISH_REASON_UNSPECIFIED:
                             await run.stop()  # the workers know nothing of stop strings
@@ -123,6 +132,13 @@ class Generator:
                 yield run
             finally:
                 self._runs.discard(run)
+
+
+def _with_calls(finished: Finished, num_calls: int) -> Finished:
+    """A model that ended its output after tool calls waits for their results."""
+    if num_calls and finished.reason == FINISH_REASON_STOP:
+        return replace(finished, reason=FINISH_REASON_TOOL_CALLS)
+    return finished
 
 
 def _finished(

@@ -46,13 +46,16 @@ class ReplyWriter:
     def _delta(self, event: Delta) -> Response | None:
         text = event.text if self._include_text else ""
         token_ids = event.token_ids if self._include_token_ids else ()
-        if not (text or token_ids):
+        if not (text or token_ids or event.tool_calls):
             return None
-        return Response(
+        message = Response(
             request_id=self._request_id,
             sequence=self._sequence,
             delta=Response.Delta(text=text, token_ids=token_ids),
         )
+        for call in event.tool_calls:
+            message.delta.tool_calls.add(id=call.id, name=call.name, arguments_json=call.arguments)
+        return message
 
 
 def join(messages: list[Response], model: str) -> inference_pb2.GenerateResponse:
@@ -65,6 +68,7 @@ def join(messages: list[Response], model: str) -> inference_pb2.GenerateResponse
             case "delta":
                 candidate.text += message.delta.text
                 candidate.token_ids.extend(message.delta.token_ids)
+                candidate.tool_calls.extend(message.delta.tool_calls)
             case "finished":
                 finished = message.finished
                 candidate.finish_reason = finished.finish_reason

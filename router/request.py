@@ -17,10 +17,12 @@ from functools import partial
 
 from octavo.block_key import MAX_SALT_BYTES
 from octavo.inference.v1 import inference_pb2
+from octavo.router.chat import check_chat, encode_chat, tools_of
 from octavo.router.model import ServedModel
 from octavo.rpc.errors import InvalidRequest, NotFound, Overloaded, Unsupported
 from octavo.rpc.sampling import sampling_from_proto
 from octavo.sampling_params import SamplingParams, check_length, check_prompt
+from octavo.text.tool_calls import ToolUse
 
 DEFAULT_MAX_TOKENS = 256
 MAX_REQUEST_ID_BYTES = 256
@@ -45,6 +47,7 @@ class Request:
     include_text: bool
     include_token_ids: bool
     arrived_at: float  # time.monotonic()
+    tools: ToolUse | None = None  # None: the output is text alone
 
 
 class RequestReader:
@@ -83,6 +86,7 @@ class RequestReader:
             include_text=_or_true(message.output, "include_text"),
             include_token_ids=_or_true(message.output, "include_token_ids"),
             arrived_at=arrived_at,
+            tools=tools_of(message.chat, self._model.tool_call_format),
         )
 
     async def tokenize(self, message: TextInput) -> list[int]:
@@ -98,9 +102,9 @@ class RequestReader:
             num_bytes = self._check_size("text", len(message.text.encode()))
             work = partial(self._model.tokenizer.encode, message.text, add_special)
         elif kind == "chat":
-            chat = [{"role": m.role, "content": m.content} for m in message.chat.messages]
+            check_chat(message.chat)
             num_bytes = self._check_size("chat", message.chat.ByteSize())
-            work = partial(self._model.tokenizer.encode_chat, chat)
+            work = partial(encode_chat, self._model.tokenizer, message.chat)
         else:
             raise InvalidRequest("input", "an input is required: text, token_ids or chat")
         try:

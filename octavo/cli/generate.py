@@ -1,11 +1,13 @@
 """`octavo generate`: one answer of a running service, streamed to standard output."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from octavo.cli.failure import advice, exit_with
+from octavo.cli.tools import calls_line, read_tools
 from octavo.client import Client, Completion, OctavoError, Prompt, RequestFields
 
 
@@ -25,6 +27,9 @@ def generate(
     chat: Annotated[
         bool, typer.Option("--chat/--raw", help="As a chat message, or as text to go on from.")
     ] = True,
+    tools: Annotated[
+        Path | None, typer.Option(help="JSON file: a list of tools; calls are printed as JSON.")
+    ] = None,
     stats: Annotated[bool, typer.Option(help="Print counts and times to standard error.")] = False,
     timeout_s: Annotated[float | None, typer.Option(help="Give up after this long.")] = None,
 ) -> None:
@@ -39,6 +44,7 @@ def generate(
         "min_p": min_p,
         "seed": seed,
         "stop": stop or None,
+        "tools": read_tools(tools) if tools else None,
     }
     fields = RequestFields(**{k: v for k, v in given.items() if v is not None})  # type: ignore[typeddict-item]
     message: Prompt = [{"role": "user", "content": text}] if chat else text
@@ -77,7 +83,7 @@ def _print_stream(
             client.stream(prompt, timeout_s=timeout_s, **fields) as stream,
         ):
             for delta in stream:
-                sys.stdout.write(delta.text)
+                sys.stdout.write(delta.text + calls_line(delta.tool_calls))
                 sys.stdout.flush()
                 has_printed = True
             return stream.completion

@@ -5,13 +5,14 @@ StreamGenerateResponse --take--> Delta, Delta, ...
                           +----> Completion, once the stream has ended
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 import grpc
 
 from octavo.client.error import OctavoError
+from octavo.client.tool_call import ToolCall
 from octavo.inference.v1 import inference_pb2 as pb
 
 
@@ -21,6 +22,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # an end-of-sequence token, or one of stop_token_ids
     STOP_SEQUENCE = "stop_sequence"  # one of the stop strings
     LENGTH = "length"  # max_tokens
+    TOOL_CALLS = "tool_calls"  # as STOP, after at least one tool call
     OTHER = "other"
 
     @classmethod
@@ -66,17 +68,18 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text and tokens; text may lag behind its tokens."""
+    """New text, tokens and tool calls; text and calls may lag behind their tokens."""
 
     text: str
     token_ids: list[int]
+    tool_calls: list[ToolCall] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A whole output."""
 
-    text: str
+    text: str  # without the tool calls
     token_ids: list[int]
     finish_reason: FinishReason
     matched_stop: str | int | None  # the stop string, or the token, that ended the output
@@ -84,6 +87,14 @@ class Completion:
     timing: Timing
     model: str
     request_id: str
+    tool_calls: list[ToolCall] = field(default_factory=list)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The output as a message, to go on with the conversation."""
+        calls = [call.to_message() for call in self.tool_calls]
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        return message | ({"tool_calls": calls} if calls else {})
 
     @classmethod
     def of(cls, message: pb.GenerateResponse) -> Self:
@@ -97,6 +108,7 @@ class Completion:
             timing=Timing.of(message.timing),
             model=message.model,
             request_id=message.request_id,
+            tool_calls=ToolCall.all_of(candidate.tool_calls),
         )
 
 
@@ -106,6 +118,7 @@ class Transcript:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
+        self._tool_calls: list[ToolCall] = []
         self._started = pb.StreamGenerateResponse.Started()
         self._finished = pb.StreamGenerateResponse.Finished()
         self._completion: Completion | None = None
@@ -116,9 +129,10 @@ class Transcript:
             case "started":
                 self._started = message.started
             case "delta":
-                delta = Delta(message.delta.text, list(message.delta.token_ids))
+                delta = _delta(message.delta)
                 self._texts.append(delta.text)
                 self._token_ids += delta.token_ids
+                self._tool_calls += delta.tool_calls
                 return delta
             case "finished":
                 self._finished = message.finished
@@ -152,7 +166,13 @@ class Transcript:
             timing=Timing.of(message.completed.timing),
             model=self._started.model,
             request_id=message.request_id,
+            tool_calls=self._tool_calls,
         )
+
+
+def _delta(message: pb.StreamGenerateResponse.Delta) -> Delta:
+    calls = ToolCall.all_of(message.tool_calls) if message.tool_calls else []
+    return Delta(message.text, list(message.token_ids), calls)
 
 
 def _usage(message: pb.Usage) -> Usage:

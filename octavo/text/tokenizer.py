@@ -4,20 +4,16 @@ text  ------------------------------------> backend --> token ids
 chat --> jinja template (transformers) --/
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-import jinja2
 from transformers import PreTrainedTokenizerFast
 
+from octavo.text.chat import Message, Tool, template_messages, template_tools
+from octavo.text.chat_template import ChatTemplate
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.pretrained import load_pretrained
-
-
-class ChatTemplateError(ValueError):
-    """The model has no chat template, or its template refused the messages."""
 
 
 class Tokenizer:
@@ -34,9 +30,7 @@ class Tokenizer:
         self._adds_bos = start == [self.bos_token_id]
         added = self._backend.get_added_tokens_decoder()
         self._special_ids = frozenset(i for i, token in added.items() if token.special)
-        # White space is no control token, even where it has a token of its own (Gemma's "\n\n").
-        contents = [token.content for token in added.values() if token.content.strip()]
-        self._control_text = re.compile("|".join(map(re.escape, contents)) or "(?!)")
+        self.chat_template = ChatTemplate(pretrained)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -49,7 +43,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        return bool(self._pretrained.chat_template)
+        return bool(self.chat_template.text)
 
     @property
     def vocab_size(self) -> int:
@@ -69,62 +63,49 @@ class Tokenizer:
         return token_ids
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        *,
+        tools: Sequence[Tool] = (),
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Render the model's chat template and encode it, as `apply_chat_template` does.
 
         The template writes BOS itself, so none is added. Text that looks like a control token is
-        encoded as text, in every role.
+        encoded as text, in every role. A final message that is to be continued gets no header of
+        a new answer behind it.
 
         Raises:
+            ChatError: a message or a tool is wrong; it names the field.
             ChatTemplateError: no template, no messages, or the template refused them.
             ValueError: a message spells a control token which the vocabulary also makes from plain
                 text, so that it cannot be told apart.
         """
-        if not self.has_chat_template:
-            raise ChatTemplateError("the model has no chat template; send the prompt as text")
-        if not messages:
-            raise ChatTemplateError("the chat has no messages; at least 1 is needed")
-        conversation = [dict(message) for message in messages]
-        try:
-            if self._spells_control_token(conversation):
-                return self._encode_sanitized(conversation, add_generation_prompt)
-            prompt = self._pretrained.apply_chat_template(
-                conversation, add_generation_prompt=add_generation_prompt, tokenize=False
-            )
-        except jinja2.TemplateError as error:
-            raise ChatTemplateError(
-                f"the model's chat template refused the messages: {error}"
-            ) from error
-        return list(self._backend.encode(prompt, add_special_tokens=False).ids)
+        return self.chat_template.encode(
+            template_messages(messages),
+            template_tools(tools),
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=chat_template_kwargs or {},
+        )
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Decode all tokens at once; ids that no token has (padding of the model) are left out."""
         return str(self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens))
 
     def detokenizer(
-        self, prompt_token_ids: Sequence[int] = (), skip_special_tokens: bool = True
+        self,
+        prompt_token_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        shown: Sequence[str] = (),
     ) -> IncrementalDetokenizer:
-        """Start decoding one output, token by token, as it goes on from the prompt."""
-        return IncrementalDetokenizer(
-            self._backend,
-            prompt_token_ids,
-            skipped_ids=self._special_ids if skip_special_tokens else frozenset(),
-        )
+        """Start decoding one output, token by token, as it goes on from the prompt.
 
-    def _spells_control_token(self, conversation: list[dict[str, str]]) -> bool:
-        return any(
-            self._control_text.search(text) for message in conversation for text in message.values()
-        )
-
-    def _encode_sanitized(
-        self, conversation: list[dict[str, str]], add_generation_prompt: bool
-    ) -> list[int]:
-        return list(
-            self._pretrained.apply_chat_template(
-                conversation,
-                add_generation_prompt=add_generation_prompt,
-                return_dict=False,
-                sanitize_control_tokens=True,
-            )
-        )
+        shown: special tokens that are text even where the others are skipped.
+        """
+        skipped_ids = self._special_ids if skip_special_tokens else frozenset[int]()
+        if skipped_ids and shown:
+            skipped_ids = skipped_ids.difference(map(self._backend.token_to_id, shown))
+        return IncrementalDetokenizer(self._backend, prompt_token_ids, skipped_ids)
