@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from transformers import PreTrainedTokenizerFast
 
+from octavo.text.byte_run import byte_tokens
 from octavo.text.chat import Message, Tool, template_messages, template_tools
 from octavo.text.chat_template import ChatTemplate
 from octavo.text.detokenizer import IncrementalDetokenizer
@@ -31,6 +32,7 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         self._special_ids = frozenset(i for i, token in added.items() if token.special)
         self.chat_template = ChatTemplate(pretrained)
+        self._byte_tokens = byte_tokens(self._backend)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -108,4 +110,6 @@ class Tokenizer:
         skipped_ids = self._special_ids if skip_special_tokens else frozenset[int]()
         if skipped_ids and shown:
             skipped_ids = skipped_ids.difference(map(self._backend.token_to_id, shown))
-        return IncrementalDetokenizer(self._backend, prompt_token_ids, skipped_ids)
+        return IncrementalDetokenizer(
+            self._backend, prompt_token_ids, skipped_ids, self._byte_tokens
+        )
