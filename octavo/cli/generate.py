@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from octavo.cli.failure import advice, exit_with
-from octavo.cli.tools import calls_line, read_tools
+from octavo.cli.tools import call_lines, read_tools
 from octavo.client import Client, Completion, OctavoError, Prompt, RequestFields
 
 
@@ -83,7 +83,10 @@ def _print_stream(
             client.stream(prompt, timeout_s=timeout_s, **fields) as stream,
         ):
             for delta in stream:
-                sys.stdout.write(delta.text + calls_line(delta.tool_calls))
+                text = delta.text
+                if delta.tool_calls:
+                    text += "\n" * (has_printed or bool(text)) + call_lines(delta.tool_calls)
+                sys.stdout.write(text)
                 sys.stdout.flush()
                 has_printed = True
             return stream.completion

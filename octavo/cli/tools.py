@@ -24,6 +24,6 @@ def read_tools(path: Path) -> list[dict[str, Any]]:
     return tools
 
 
-def calls_line(calls: list[ToolCall]) -> str:
+def call_lines(calls: list[ToolCall]) -> str:
     """Each call as the JSON of an assistant message, on a line of its own."""
-    return "".join(f"\n{json.dumps(call.to_message(), ensure_ascii=False)}" for call in calls)
+    return "\n".join(json.dumps(call.to_message(), ensure_ascii=False) for call in calls)

@@ -1,5 +1,6 @@
 """Tool calls from a model to the caller and back, in process and through both workers."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,25 @@ async def test_llm_returns_calls_as_the_service_does(
     params = SamplingParams(temperature=0.0, max_tokens=len(token_ids) - 1)
     [cut] = llm.chat(CHAT, params, use_tqdm=False, tools=TOOLS)
     assert (cut.outputs[0].finish_reason, len(cut.outputs[0].tool_calls)) == ("length", 1)
+
+
+async def test_the_documents_example_runs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "chat_and_tools.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    words = [
+        "<tool_call>",
+        '{"name": "get_weather", ',
+        '"arguments": {"city": "Ulm"}}',
+        "</tool_call>",
+    ]
+    model, _ = calling_model(tmp_path / "m", HERMES_CHAT, words)
+    scope: dict[str, object] = {}
+    async with running_fleet(
+        model, prefill={"num_blocks": 256}, decode={"num_blocks": 256}
+    ) as fleet:
+        code = code.replace("127.0.0.1:50051", fleet.address)
+        await asyncio.to_thread(exec, code, scope)
+        await fleet.wait_until_quiet()
+    messages = scope["messages"]
+    assert isinstance(messages, list) and len(messages) == 1 + 3 * 2  # it calls again each time
+    assert messages[2]["content"] == "In Ulm it rains, 12 degrees."
