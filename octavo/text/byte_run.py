@@ -41,20 +41,18 @@ class ByteRun:
         self._decoder.decode(prompt_end)
         # Shown already, as replacement characters, where the prompt was.
         self._num_shown = len(self._decoder.getstate()[0])
-        self._is_open = self._num_shown > 0
+        self.is_open = self._num_shown > 0
 
     def push(self, byte: int) -> str:
         """Take the next byte; return what is certain now."""
-        self._is_open = True
+        self.is_open = True
         return self._unseen(self._decoder.decode(bytes((byte,))))
 
     def end(self) -> str:
         """No byte follows: return the rest, which is broken."""
-        if not self._is_open:
-            return ""
         text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
-        self._is_open = False
+        self.is_open = False
         return self._unseen(text)
 
     def _unseen(self, text: str) -> str:

@@ -42,14 +42,14 @@ class IncrementalDetokenizer:
 
     def push(self, token_id: int) -> str:
         """Take one token and return the text that is certain now, often none."""
-        if not self._byte_tokens:
-            return self._push_piece(token_id)
         byte = self._byte_tokens.get(token_id)
         if byte is not None:
             return self._push_byte(token_id, byte)
         if not self._is_visible(token_id):
-            return ""  # decoders do not see it: the run goes on
-        return self._run.end() + self._push_piece(token_id)
+            return ""  # decoders do not see it: a run of bytes goes on
+        if self._run.is_open:
+            return self._run.end() + self._push_piece(token_id)
+        return self._push_piece(token_id)
 
     def flush(self) -> str:
         """Return what is held at the end: characters cut short, as `decode` shows them."""
@@ -67,8 +67,6 @@ class IncrementalDetokenizer:
         return held + text
 
     def _push_piece(self, token_id: int) -> str:
-        if not self._is_visible(token_id):
-            return ""
         self._window.append(token_id)
         text = self._decode(self._window)
         new_text = self._new_text(text)

@@ -46,8 +46,8 @@ LLAMA3_JSON = ToolCallFormat(
 )
 FORMATS = {format.name: format for format in (HERMES, LLAMA3_JSON)}
 AUTO, NONE = "auto", "none"
-# Templates that put something else between the same markers (Qwen3-Coder, GLM-4.5).
-_NOT_JSON = ("<function=", "<arg_key>")
+# In templates that put something else between the same markers (Qwen3-Coder, GLM-4.5, MiniMax).
+_OTHER_FORMATS = ("<function=", "<arg_key>", "<invoke", "<tool_calls>")
 
 
 def check_format_name(name: str) -> None:
@@ -61,8 +61,10 @@ def choose_format(name: str, chat_template: str) -> ToolCallFormat | None:
     """The format of that name; of "auto" the one that a model's chat template teaches it."""
     if name != AUTO:
         return FORMATS.get(name)
+    if any(mark in chat_template for mark in _OTHER_FORMATS):
+        return None
     if HERMES.opener in chat_template:
-        return None if any(mark in chat_template for mark in _NOT_JSON) else HERMES
+        return HERMES
     is_llama = "<|start_header_id|>" in chat_template and '"parameters"' in chat_template
     return LLAMA3_JSON if is_llama or LLAMA3_JSON.opener in chat_template else None
 
