@@ -11,6 +11,7 @@ import pytest
 
 from checkpoints import scripted, tiny_tokenizer
 from octavo.inference.v1 import inference_pb2 as pb
+from octavo.router.config import RouterConfig
 from octavo.router.model import ServedModel
 from octavo.text.tool_calls import HERMES, LLAMA3_JSON
 from router.test_requests import named_field, refusal
@@ -191,6 +192,11 @@ async def test_a_model_tells_its_format(
         whole = (await fleet.stub.Generate(request())).candidates[0]
         assert named(whole.tool_calls) == (LOOK if expected == "hermes" else [])
         assert whole.text == ("" if expected == "hermes" else CALL)
+
+
+def test_an_unknown_format_ends_the_start() -> None:
+    with pytest.raises(ValueError, match="one of auto, hermes, llama3_json, none, got 'xml'"):
+        RouterConfig(model="tiny", tool_call_format="xml")
 
 
 INVALID, UNSUPPORTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED

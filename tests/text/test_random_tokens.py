@@ -75,7 +75,7 @@ def characters(run: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data(), skip=st.booleans())
 def test_any_tokens_stream_to_their_decode(
     tokenizers: dict[str, Tokenizer], name: str, data: st.DataObject, skip: bool
@@ -178,7 +178,7 @@ def test_any_text_comes_back_from_sentence_piece(
 
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_stop_strings_cut_inside_and_across_tokens(
     tokenizers: dict[str, Tokenizer], name: str, include: bool, data: st.DataObject
