@@ -45,7 +45,7 @@ _names = itertools.count()
 
 
 def kinds_here() -> list[str]:
-    return ["float32", "bfloat16", *(q for q in QUANTIZATIONS if q is not None)]
+    return ["float32", "bfloat16", *(q for q in QUANTIZATIONS if q in WEIGHT_BYTES)]
 
 
 def parse_arguments() -> argparse.Namespace:
