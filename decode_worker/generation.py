@@ -11,7 +11,7 @@ from octavo.transfer.progress import UNFINISHED
 from octavo.worker.attempts import Write
 from octavo.worker.request_time import duration
 from octavo.worker.stream_scope import StreamScope
-from octavo.worker.token_delta import token_delta
+from octavo.worker.token_delta import prompt_logprobs, token_delta
 
 
 class StoppedEarly(Exception):
@@ -59,6 +59,9 @@ class Generation:
             self.is_finished = output.finish_reason is not None
             if output.num_cached_tokens is not None and not self.seq.is_pulled:
                 await self._start(output)
+            if output.prompt_logprobs is not None:
+                scores = prompt_logprobs(output.first_prompt_index, output.prompt_logprobs)
+                await self.write(worker_pb2.DecodeResponse(prompt_logprobs=scores))
             if output.token_ids:
                 await self._write_tokens(output)
 
@@ -80,5 +83,7 @@ class Generation:
     async def _write_tokens(self, output: SequenceOutput) -> None:
         if not self.seq.is_pulled and self.computed_s == 0.0:
             self.computed_s = time.monotonic() - self.seq.admitted_at
-        delta = token_delta(output.first_index, output.token_ids, output.finish_reason)
+        delta = token_delta(
+            output.first_index, output.token_ids, output.finish_reason, output.logprobs
+        )
         await self.write(worker_pb2.DecodeResponse(tokens=delta))

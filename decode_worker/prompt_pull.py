@@ -15,6 +15,8 @@ from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, SequenceOutput
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.rpc.errors import DataLoss
+from octavo.rpc.logprobs import logprobs_from_proto
+from octavo.token_logprobs import TokenLogprobs
 from octavo.transfer.copy_fence import CopyFence
 from octavo.transfer.peers import Peers
 from octavo.transfer.progress import UNFINISHED
@@ -81,8 +83,10 @@ class PromptPull:
             if token_id >= puller.vocab_size:
                 raise DataLoss(f"{peer.name} sampled token {token_id} of {puller.vocab_size}")
             self.fence.close()
+            logprobs = _logprobs(token, peer.name)
             if token.finish_reason == UNFINISHED:
-                puller.loop.post(partial(puller.scheduler.join, self.seq.seq_id, token_id))
+                join = partial(puller.scheduler.join, self.seq.seq_id, token_id, logprobs)
+                puller.loop.post(join)
             return token
 
     def _order(self, reserved: SequenceOutput) -> PullOrder:
@@ -97,3 +101,12 @@ class PromptPull:
             block_ids=reserved.block_ids[:num_blocks],
             timeout_s=self.puller.max_request_s,
         )
+
+
+def _logprobs(token: worker_pb2.TokenDelta, peer_name: str) -> TokenLogprobs | None:
+    if not token.HasField("logprobs"):
+        return None
+    try:
+        return logprobs_from_proto(token.logprobs)
+    except ValueError as error:
+        raise DataLoss(f"log-probabilities from {peer_name} cannot be used: {error}") from error

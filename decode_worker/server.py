@@ -104,6 +104,7 @@ def _decode_servicer(
             vocab_size=engine.model_config.vocab_size,
             max_prompt_context_tokens=engine.max_model_len,
             max_context_tokens=engine.max_model_len,
+            eos_token_ids=frozenset(engine.model_config.eos_token_ids),
         ),
         eos_token_ids=frozenset(engine.model_config.eos_token_ids),
         local_prefill_max_tokens=config.local_prefill_max_tokens,

@@ -9,7 +9,7 @@ Stop -----------------------------------------------^
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.decode_worker.generation import Generation
 from octavo.decode_worker.prompt_pull import PromptPuller
@@ -94,7 +94,8 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
             seq_id=str(spec.key),
             token_ids=spec.token_ids,
             num_prompt_tokens=len(spec.prompt_token_ids),
-            sampling=spec.sampling,
+            # The prefill worker computes a pulled prompt, and tells of it.
+            sampling=replace(spec.sampling, prompt_logprobs=None) if is_pulled else spec.sampling,
             group_key=spec.group_key,
             eos_token_ids=self.eos_token_ids,
             is_pulled=is_pulled,

@@ -12,7 +12,7 @@ import secrets
 import weakref
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from rich.progress import Progress
@@ -24,92 +24,17 @@ from octavo.engine.config import EngineConfig
 from octavo.engine.core_set import llm_cores
 from octavo.engine.load import Counters
 from octavo.engine.pinned_team import on_this_thread, team_of
-from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
-from octavo.sampling_params import SamplingParams
+from octavo.engine.sequence import Sequence
+from octavo.local_request import CompletionOutput, LocalRequest, RequestOutput
+from octavo.sampling_params import SamplingParams, check_prompt_logprobs
 from octavo.text.chat import Message, Tool, tool_names
-from octavo.text.output import TextOutput
 from octavo.text.tokenizer import Tokenizer
-from octavo.text.tool_call_parser import output_parser
-from octavo.text.tool_calls import AUTO, ToolCall, ToolUse, check_format_name, choose_format
+from octavo.text.tool_calls import AUTO, ToolUse, check_format_name, choose_format
 
 Prompt = str | Listed[int] | Mapping[str, Any]  # text, token ids, or a mapping of either
 Messages = Listed[Message]
 
-
-@dataclass(frozen=True, slots=True)
-class CompletionOutput:
-    """One generated sample."""
-
-    index: int
-    text: str  # without the tool calls
-    token_ids: list[int]  # up to the one that ended it, that one included
-    finish_reason: str  # "stop", "length", or "tool_calls" for a stop after tool calls
-    stop_reason: int | str | None  # the stop token or stop string; None for end of sequence
-    tool_calls: list[ToolCall] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
-    """A prompt and what was generated for it."""
-
-    request_id: str
-    prompt: str | None  # None if the prompt came as token ids
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    num_cached_tokens: int
-    finished: bool = True
-
-
-class LocalRequest:
-    """One prompt on its way: its sequence, and the text made of its tokens so far."""
-
-    def __init__(
-        self, seq: Sequence, prompt: str | None, tokenizer: Tokenizer, tools: ToolUse | None
-    ) -> None:
-        self.seq = seq
-        self._prompt = prompt
-        markers = tools.format.markers if tools else ()
-        self._text = TextOutput(tokenizer, seq.token_ids, seq.sampling, markers)
-        self._parser = output_parser(tools)
-        self._pieces: list[str] = []
-        self._tool_calls: list[ToolCall] = []
-        self._token_ids: list[int] = []
-
-    def take(self, output: SequenceOutput) -> bool:
-        """Add new tokens; True if the request has ended, by the engine or by a stop string."""
-        if output.error is not None:
-            raise output.error
-        delta = self._text.push(output.token_ids)
-        self._token_ids += delta.token_ids
-        has_ended = output.finish_reason is not None or delta.matched_stop is not None
-        text = delta.text + (self._text.finish() if has_ended else "")
-        parsed = self._parser.push(text, is_last=has_ended)
-        self._pieces.append(parsed.text)
-        self._tool_calls += parsed.tool_calls
-        return has_ended
-
-    def output(self) -> RequestOutput:
-        matched = self._text.matched_stop
-        has_stopped = matched is not None or self.seq.finish_reason is FinishReason.STOP
-        last = self._token_ids[-1]
-        stop_token_id = last if last in self.seq.sampling.stop_token_ids and has_stopped else None
-        completion = CompletionOutput(
-            index=0,
-            text="".join(self._pieces),
-            token_ids=self._token_ids,
-            finish_reason="stop" if has_stopped else "length",
-            stop_reason=stop_token_id if matched is None else matched,
-            tool_calls=self._tool_calls,
-        )
-        if self._tool_calls and has_stopped and matched is None:
-            completion = replace(completion, finish_reason="tool_calls")
-        return RequestOutput(
-            request_id=self.seq.seq_id,
-            prompt=self._prompt,
-            prompt_token_ids=self.seq.token_ids[: self.seq.num_prompt_tokens],
-            outputs=[completion],
-            num_cached_tokens=self.seq.num_cached_tokens,
-        )
+__all__ = ["LLM", "CompletionOutput", "Messages", "Prompt", "RequestOutput"]
 
 
 class LLM:
@@ -155,7 +80,7 @@ class LLM:
         """What the model's generation_config.json asks for."""
         named = {
             name: value
-            for name in ("temperature", "top_p", "top_k", "min_p")
+            for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
             if (value := getattr(self._defaults, name)) is not None
         }
         return SamplingParams(**named)
@@ -237,6 +162,11 @@ class LLM:
         text, token_ids = self._read_prompt(prompt)
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(64))
+        if sampling.bad_words:
+            found = self.tokenizer.bad_words_ids(sampling.bad_words)
+            ids = (*sampling.bad_words_ids, *found)
+            sampling = replace(sampling, bad_words=(), bad_words_ids=ids)
+        check_prompt_logprobs(len(token_ids), sampling.prompt_logprobs)
         seq = Sequence(
             seq_id=str(next(self._numbers)),
             token_ids=list(token_ids),

@@ -1,68 +1,115 @@
 """How a request wants its tokens chosen; router, workers and `LLM` check it here."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_BYTES = 256
 MAX_STOP_TOKEN_IDS = 64
+MAX_LOGIT_BIASES = 1024
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_BYTES = 256
+MAX_BAD_WORDS_IDS = 1024
+MAX_BAD_WORD_TOKENS = 512
+MAX_ALLOWED_TOKEN_IDS = 65536
+MAX_LOGPROBS = 20
+# Of one prompt, its likeliest tokens included: they come in one message.
+MAX_PROMPT_LOGPROBS = 1_000_000
 GREEDY_BELOW = 1e-5
+
+_RANGES = {
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (1e-3, 1e3),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Fields and ranges as in `octavo.inference.v1.SamplingParams`.
+    """Fields and ranges as in `octavo.inference.v1.SamplingParams` and `OutputOptions`.
 
     Raises:
         ValueError: a field is out of range; the message names the field and the limit.
     """
 
     max_tokens: int = 256
+    min_tokens: int = 0
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    bad_words: tuple[str, ...] = ()  # texts, until a tokenizer made bad_words_ids of them
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     include_stop_text: bool = False
     skip_special_tokens: bool = True
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        # Callers of LLM write lists; the frozen value holds tuples.
-        object.__setattr__(
-            self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        )
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        self._freeze()
         if not 1 <= self.max_tokens < 2**31:
             raise ValueError(f"max_tokens must be 1 to {2**31 - 1}, got {self.max_tokens}")
         if not 0.0 <= self.temperature < math.inf:
             raise ValueError(f"temperature must be finite and not negative, got {self.temperature}")
-        _check_range("top_p", self.top_p, 0.0, 1.0)
-        _check_range("min_p", self.min_p, 0.0, 1.0)
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(
+                f"min_tokens must be 0 to max_tokens, {self.max_tokens}, got {self.min_tokens}"
+            )
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None:
+                _check_range(name, value, low, high)
         if self.top_k < -1:
             raise ValueError(f"top_k must be -1 (off), 0 (off) or positive, got {self.top_k}")
         if self.seed is not None and not 0 <= self.seed < 2**64:
             raise ValueError(f"seed must be 0 to {2**64 - 1}, got {self.seed}")
-        self._check_stops()
+        if self.stop or self.stop_token_ids:
+            self._check_stops()
+        if self.logit_bias or self.bad_words or self.bad_words_ids or self.allowed_token_ids:
+            self._check_tokens()
+
+    def _freeze(self) -> None:
+        """Callers of LLM write lists; the frozen value holds tuples."""
+        frozen: dict[str, object] = {
+            name: (texts,) if isinstance(texts, str) else tuple(texts)
+            for name, texts in (("stop", self.stop), ("bad_words", self.bad_words))
+        }
+        frozen["stop_token_ids"] = tuple(self.stop_token_ids)
+        frozen["allowed_token_ids"] = tuple(self.allowed_token_ids)
+        frozen["bad_words_ids"] = tuple(tuple(ids) for ids in self.bad_words_ids)
+        frozen["logit_bias"] = dict(self.logit_bias)
+        for name, value in frozen.items():
+            object.__setattr__(self, name, value)
 
     def _check_stops(self) -> None:
-        if len(self.stop) > MAX_STOP_STRINGS:
-            raise ValueError(f"stop has {len(self.stop)} strings, at most {MAX_STOP_STRINGS}")
-        for text in self.stop:
-            if not 1 <= len(text.encode()) <= MAX_STOP_STRING_BYTES:
-                raise ValueError(
-                    f"stop strings must have 1 to {MAX_STOP_STRING_BYTES} bytes, "
-                    f"got {len(text.encode())}"
-                )
-        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
-            raise ValueError(
-                f"stop_token_ids has {len(self.stop_token_ids)} ids, at most {MAX_STOP_TOKEN_IDS}"
-            )
-        for token_id in self.stop_token_ids:
-            if token_id < 0:
-                raise ValueError(f"stop_token_ids must not be negative, got {token_id}")
+        _check_texts("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_STRING_BYTES)
+        _check_ids("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKEN_IDS)
+
+    def _check_tokens(self) -> None:
+        _check_ids("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS)
+        _check_ids("logit_bias", self.logit_bias, MAX_LOGIT_BIASES)
+        for bias in self.logit_bias.values():
+            _check_range("logit_bias", bias, -100.0, 100.0)
+        _check_texts("bad_words", self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_BYTES)
+        _check_count("bad_words_ids", len(self.bad_words_ids), MAX_BAD_WORDS_IDS, "sequences")
+        for token_ids in self.bad_words_ids:
+            if not token_ids:
+                raise ValueError("bad_words_ids holds an empty sequence; each needs 1 id or more")
+            _check_ids("bad_words_ids", token_ids, MAX_BAD_WORD_TOKENS)
 
     @property
     def is_greedy(self) -> bool:
@@ -74,18 +121,72 @@ class SamplingParams:
             or self.min_p == 1.0
         )
 
-    def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise ValueError if a field names a token the model does not have."""
-        for token_id in self.stop_token_ids:
-            if token_id >= vocab_size:
+    def end_token_ids(self, eos_token_ids: Iterable[int]) -> frozenset[int]:
+        """Tokens that end an output once min_tokens are there."""
+        eos = frozenset() if self.ignore_eos else frozenset(eos_token_ids)
+        return eos | frozenset(self.stop_token_ids)
+
+    def check_vocabulary(self, vocab_size: int, eos_token_ids: Iterable[int] = ()) -> None:
+        """Raise ValueError if a field names a token the model has not, or no token is left."""
+        named: dict[str, Iterable[int]] = {
+            "stop_token_ids": self.stop_token_ids,
+            "logit_bias": self.logit_bias,
+            "allowed_token_ids": self.allowed_token_ids,
+            "bad_words_ids": (i for token_ids in self.bad_words_ids for i in token_ids),
+        }
+        for name, token_ids in named.items():
+            highest = max(token_ids, default=0)
+            if highest >= vocab_size:
                 raise ValueError(
-                    f"stop_token_ids must be below the vocabulary size {vocab_size}, got {token_id}"
+                    f"{name} must be below the vocabulary size {vocab_size}, got {highest}"
                 )
+        self._check_choice(vocab_size, eos_token_ids)
+
+    def _check_choice(self, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+        banned = {token_ids[0] for token_ids in self.bad_words_ids if len(token_ids) == 1}
+        if self.min_tokens:
+            banned |= self.end_token_ids(eos_token_ids)
+        if self.allowed_token_ids and banned.issuperset(self.allowed_token_ids):
+            why = "bad_words or min_tokens rule out every one of them"
+            raise ValueError(f"allowed_token_ids leaves no token to choose: {why}")
+        if len(banned) >= vocab_size:
+            raise ValueError("bad_words_ids leaves no token to choose: every one is ruled out")
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     if math.isnan(value) or not low <= value <= high:
         raise ValueError(f"{name} must be {low:g} to {high:g}, got {value}")
+
+
+def _check_count(name: str, count: int, limit: int, what: str) -> None:
+    if count > limit:
+        raise ValueError(f"{name} has {count} {what}, at most {limit}")
+
+
+def _check_texts(name: str, texts: tuple[str, ...], max_count: int, max_bytes: int) -> None:
+    _check_count(name, len(texts), max_count, "strings")
+    for text in texts:
+        num_bytes = len(text.encode())
+        if not 1 <= num_bytes <= max_bytes:
+            raise ValueError(f"{name} strings must have 1 to {max_bytes} bytes, got {num_bytes}")
+
+
+def _check_ids(name: str, token_ids: Iterable[int], max_count: int) -> None:
+    token_ids = tuple(token_ids)
+    _check_count(name, len(token_ids), max_count, "ids")
+    lowest = min(token_ids, default=0)
+    if lowest < 0:
+        raise ValueError(f"{name} must not be negative, got {lowest}")
+
+
+def check_prompt_logprobs(num_prompt_tokens: int, num_top: int | None) -> None:
+    """Raise ValueError if the log-probabilities of a prompt are too many for a message."""
+    count = 0 if num_top is None else num_prompt_tokens * (num_top + 1)
+    if count > MAX_PROMPT_LOGPROBS:
+        raise ValueError(
+            f"prompt_logprobs {num_top} of {num_prompt_tokens} tokens are {count} "
+            f"log-probabilities, at most {MAX_PROMPT_LOGPROBS}"
+        )
 
 
 def check_prompt(token_ids: list[int], vocab_size: int, max_context_tokens: int) -> None:

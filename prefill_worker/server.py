@@ -133,4 +133,5 @@ def _input_limits(config: PrefillConfig, engine: Engine) -> InputLimits:
         vocab_size=engine.model_config.vocab_size,
         max_prompt_context_tokens=engine.max_model_len,
         max_context_tokens=min(positions, config.max_model_len or positions),
+        eos_token_ids=frozenset(engine.model_config.eos_token_ids),
     )

@@ -15,13 +15,14 @@ from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.prefill_worker.handover import PREFILL, PULL, Handover, Handovers
 from octavo.rpc.errors import errors_to_status
+from octavo.sampling_params import SamplingParams
 from octavo.transfer.progress import PromptProgress
 from octavo.worker.attempts import Write
 from octavo.worker.engine_errors import engine_errors
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.request_time import duration
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
-from octavo.worker.token_delta import token_delta
+from octavo.worker.token_delta import prompt_logprobs, token_delta
 
 PrefillContext = grpc.aio.ServicerContext[worker_pb2.PrefillRequest, worker_pb2.PrefillResponse]
 
@@ -70,8 +71,7 @@ class _Prefill:
             seq_id=str(self.spec.key),
             token_ids=self.spec.token_ids,
             num_prompt_tokens=len(self.spec.prompt_token_ids),
-            # One more token than is given: the decode worker samples the rest.
-            sampling=replace(self.spec.sampling, max_tokens=len(self.spec.output_token_ids) + 1),
+            sampling=self._first_token_only(),
             group_key=self.spec.group_key,
             eos_token_ids=eos_token_ids,
             is_leased=True,
@@ -95,15 +95,25 @@ class _Prefill:
         token = None
         if output.token_ids:
             reason = self._finish_reason(output.finish_reason)
-            token = token_delta(output.first_index, output.token_ids, reason)
+            token = token_delta(output.first_index, output.token_ids, reason, output.logprobs)
             self.progress.finish(token)
         if output.num_cached_tokens is not None:
             started = worker_pb2.PrefillResponse.Started(
                 cached_prompt_tokens=output.num_cached_tokens
             )
             await self.write(worker_pb2.PrefillResponse(started=started))
+        if output.prompt_logprobs is not None:
+            scores = prompt_logprobs(output.first_prompt_index, output.prompt_logprobs)
+            await self.write(worker_pb2.PrefillResponse(prompt_logprobs=scores))
         if token is not None:
             await self.write(worker_pb2.PrefillResponse(token=token))
+
+    def _first_token_only(self) -> SamplingParams:
+        """One more token than is given: the decode worker samples the rest."""
+        sampling, num_tokens = self.spec.sampling, len(self.spec.output_token_ids) + 1
+        return replace(
+            sampling, max_tokens=num_tokens, min_tokens=min(sampling.min_tokens, num_tokens)
+        )
 
     def _finish_reason(self, reason: FinishReason | None) -> FinishReason | None:
         """Every sequence here ends after one token; whether the request does is another matter."""

@@ -61,6 +61,7 @@ class Attempt:
         self._tasks: list[asyncio.Task[None]] = []
         self._decode_call: DecodeCall | None = None
         self._decode_has_tokens = False
+        self._held: list[NewTokens] = []  # until log-probabilities of the whole prompt are there
         self._is_complete = False  # the reader has all that it wants
         self._settling: asyncio.TimerHandle | None = None
 
@@ -89,6 +90,9 @@ class Attempt:
             last = decode or prefill
             assert last is not None
             raise worker_lost(last.worker, "ended the stream before the last token")
+        if self._held:
+            worker = (prefill or decode).worker  # type: ignore[union-attr]  # one of them is there
+            raise worker_lost(worker, "told no log-probabilities of the prompt")
 
     async def stop(self) -> None:
         """The reader needs no more tokens: the decode worker may end the sample."""
@@ -134,6 +138,8 @@ class Attempt:
                 self._take(response.token)
                 if self._merge.is_finished and self._route.decode is not None:
                     self._end_legs()  # nothing to decode, so nothing to hand over
+            case "prompt_logprobs":
+                self._take_prompt(response.prompt_logprobs)
             case "completed":
                 self._report.prefill_completed(response.completed)
 
@@ -144,16 +150,34 @@ class Attempt:
             case "tokens":
                 self._decode_has_tokens = True
                 self._take(response.tokens)
+            case "prompt_logprobs":
+                self._take_prompt(response.prompt_logprobs)
             case "completed":
                 self._report.decode_completed(response.completed)
+
+    def _take_prompt(self, logprobs: worker_pb2.PromptLogprobs) -> None:
+        if self._report.scores is not None:
+            self._report.scores.take_prompt(logprobs)
+            self._emit_held()
+
+    def _emit_held(self) -> None:
+        """Give tokens out, unless something of the prompt has to come before them."""
+        scores = self._report.scores
+        if scores is None or scores.has_prompt:
+            held, self._held = self._held, []
+            for new in held:
+                self._emit(new)
 
     def _take(self, delta: worker_pb2.TokenDelta) -> None:
         if self._merge.is_finished:
             return
+        if self._report.scores is not None:
+            self._report.scores.take_tokens(delta)
         token_ids = self._merge.add(delta)
         if token_ids or self._merge.is_finished:
             self._report.token_came()
-            self._emit(NewTokens(token_ids, self._merge.finish_reason))
+            self._held.append(NewTokens(token_ids, self._merge.finish_reason))
+            self._emit_held()
         if self._merge.is_finished:
             self._complete()
 

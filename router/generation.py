@@ -27,6 +27,16 @@ from octavo.rpc.errors import RequestError
 from octavo.text.output import TextOutput
 from octavo.text.tool_call_parser import output_parser
 from octavo.text.tool_calls import ToolCall
+from octavo.token_logprobs import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a caller asked to hear of the prompt."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: TokenLogprobs | None  # of all but the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,7 @@ class Started:
 
     num_prompt_tokens: int
     num_cached_tokens: int
+    prompt: Prompt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,7 @@ class Delta:
     text: str
     token_ids: tuple[int, ...]
     tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +118,18 @@ class Generator:
                         continue  # only what the workers report is still awaited
                     if not num_output:
                         ticket.answered()
-                        yield Started(num_prompt, run.report.cached_prompt_tokens)
+                        yield Started(
+                            num_prompt, run.report.cached_prompt_tokens, self._prompt(request, run)
+                        )
                     delta = output.push(new.token_ids)
+                    logprobs = _logprobs(run, num_output, len(delta.token_ids))
                     num_output += len(delta.token_ids)
                     finished = _finished(output, new.finish_reason, delta.token_ids)
                     if finished is not None and delta.matched_stop is None:
                         delta = replace(delta, text=delta.text + output.finish())
                         finished = _finished(output, new.finish_reason, delta.token_ids)
                     parsed = parser.push(delta.text, is_last=finished is not None)
-                    yield Delta(parsed.text, delta.token_ids, parsed.tool_calls)
+                    yield Delta(parsed.text, delta.token_ids, parsed.tool_calls, logprobs)
                     if finished is not None:
                         finished = _with_calls(finished, parser.num_calls)
                         is_finished = True
@@ -124,6 +139,16 @@ class Generator:
                 run.report.ended_at = time.monotonic()
                 yield Completed(num_prompt, num_output, run.report)
 
+    def _prompt(self, request: Request, run: Run) -> Prompt | None:
+        logprobs = run.report.scores.prompt if run.report.scores is not None else None
+        if not request.echo and logprobs is None:
+            return None
+        text = ""
+        if request.echo:
+            skips = request.sampling.skip_special_tokens
+            text = self._model.tokenizer.decode(request.prompt_token_ids, skips)
+        return Prompt(text, request.prompt_token_ids, logprobs)
+
     @asynccontextmanager
     async def _run(self, request: Request, timeout_s: float) -> AsyncIterator[Run]:
         async with Run(request, self._routes, timeout_s) as run:
@@ -132,6 +157,12 @@ class Generator:
                 yield run
             finally:
                 self._runs.discard(run)
+
+
+def _logprobs(run: Run, start: int, count: int) -> TokenLogprobs | None:
+    """Those of the next tokens, if asked for."""
+    scores = run.report.scores
+    return None if scores is None else scores.tokens(start, start + count)
 
 
 def _with_calls(finished: Finished, num_calls: int) -> Finished:

@@ -1,6 +1,5 @@
 """The model a router serves, as far as it needs it: tokenizer, limits, defaults. No weights."""
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from octavo.checkpoint.resolve import resolve_model
 from octavo.sampling_params import SamplingParams
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tool_calls import AUTO, ToolCallFormat, choose_format
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +57,11 @@ def _has_weights(path: Path) -> bool:
 
 def _sampling_defaults(path: Path) -> dict[str, float | int]:
     found = load_generation_defaults(path)
-    if found.repetition_penalty not in (None, 1.0):
-        logger.warning("the model's repetition_penalty %s is ignored", found.repetition_penalty)
     values: dict[str, float | int | None] = {
         "temperature": found.temperature,
         "top_p": found.top_p,
         "top_k": found.top_k,
         "min_p": found.min_p,
+        "repetition_penalty": found.repetition_penalty,
     }
     return {name: value for name, value in values.items() if value is not None}

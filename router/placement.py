@@ -51,6 +51,8 @@ class Demand:
     max_tokens: int
     # False after a decode worker refused to compute the tail itself.
     may_prefill_locally: bool = True
+    # False if the whole prompt is to be computed, whatever of it is cached.
+    may_reuse_prompt: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from google.protobuf.duration_pb2 import Duration
 
 from octavo.inference.v1 import inference_pb2
-from octavo.router.generation import Completed, Delta, Event, Finished, Started
+from octavo.router.generation import Completed, Delta, Event, Finished, Prompt, Started
 from octavo.router.report import RunReport
+from octavo.rpc.logprobs import logprobs_to_proto
 
 Response = inference_pb2.StreamGenerateResponse
 
@@ -32,6 +33,8 @@ class ReplyWriter:
                 message.started.model = self._model
                 message.started.prompt_tokens = event.num_prompt_tokens
                 message.started.cached_prompt_tokens = event.num_cached_tokens
+                if event.prompt is not None:
+                    message.started.prompt.CopyFrom(self._prompt(event.prompt))
             case Finished():
                 message.finished.finish_reason = event.reason
                 if event.stop_text is not None:
@@ -46,15 +49,21 @@ class ReplyWriter:
     def _delta(self, event: Delta) -> Response | None:
         text = event.text if self._include_text else ""
         token_ids = event.token_ids if self._include_token_ids else ()
-        if not (text or token_ids or event.tool_calls):
+        if not (text or token_ids or event.tool_calls or event.logprobs):
             return None
-        message = Response(
-            request_id=self._request_id,
-            sequence=self._sequence,
-            delta=Response.Delta(text=text, token_ids=token_ids),
-        )
+        delta = Response.Delta(text=text, token_ids=token_ids)
         for call in event.tool_calls:
-            message.delta.tool_calls.add(id=call.id, name=call.name, arguments_json=call.arguments)
+            delta.tool_calls.add(id=call.id, name=call.name, arguments_json=call.arguments)
+        if event.logprobs is not None:
+            delta.logprobs.CopyFrom(logprobs_to_proto(event.logprobs))
+        return Response(request_id=self._request_id, sequence=self._sequence, delta=delta)
+
+    def _prompt(self, prompt: Prompt) -> inference_pb2.Prompt:
+        message = inference_pb2.Prompt(
+            text=prompt.text if self._include_text else "", token_ids=prompt.token_ids
+        )
+        if prompt.logprobs is not None:
+            message.logprobs.CopyFrom(logprobs_to_proto(prompt.logprobs))
         return message
 
 
@@ -65,10 +74,14 @@ def join(messages: list[Response], model: str) -> inference_pb2.GenerateResponse
     for message in messages:
         whole.request_id = message.request_id
         match message.WhichOneof("event"):
+            case "started" if message.started.HasField("prompt"):
+                whole.prompt.CopyFrom(message.started.prompt)
             case "delta":
                 candidate.text += message.delta.text
                 candidate.token_ids.extend(message.delta.token_ids)
                 candidate.tool_calls.extend(message.delta.tool_calls)
+                if message.delta.HasField("logprobs"):
+                    _extend(candidate.logprobs, message.delta.logprobs)
             case "finished":
                 finished = message.finished
                 candidate.finish_reason = finished.finish_reason
@@ -80,6 +93,10 @@ def join(messages: list[Response], model: str) -> inference_pb2.GenerateResponse
                 whole.timing.CopyFrom(message.completed.timing)
     whole.candidates.append(candidate)
     return whole
+
+
+def _extend(whole: inference_pb2.TokenLogprobs, new: inference_pb2.TokenLogprobs) -> None:
+    whole.MergeFrom(new)  # arrays grow; num_top is the same in all
 
 
 def _completed(event: Completed) -> Response.Completed:

@@ -7,6 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.router.route import Route
+from octavo.router.scores import Scores
 
 
 @dataclass(slots=True)
@@ -14,6 +15,7 @@ class RunReport:
     """Filled while a request runs; the last attempt's values stand."""
 
     arrived_at: float  # time.monotonic(), as all times here
+    scores: Scores | None = None  # None: no log-probabilities are asked for
     route: Route | None = None
     prefill_cached_tokens: int | None = None
     decode_cached_tokens: int | None = None

@@ -20,8 +20,13 @@ from octavo.inference.v1 import inference_pb2
 from octavo.router.chat import check_chat, encode_chat, tools_of
 from octavo.router.model import ServedModel
 from octavo.rpc.errors import InvalidRequest, NotFound, Overloaded, Unsupported
-from octavo.rpc.sampling import sampling_from_proto
-from octavo.sampling_params import SamplingParams, check_length, check_prompt
+from octavo.rpc.sampling import invalid_sampling, sampling_from_proto
+from octavo.sampling_params import (
+    SamplingParams,
+    check_length,
+    check_prompt,
+    check_prompt_logprobs,
+)
 from octavo.text.tool_calls import ToolUse
 
 DEFAULT_MAX_TOKENS = 256
@@ -48,6 +53,7 @@ class Request:
     include_token_ids: bool
     arrived_at: float  # time.monotonic()
     tools: ToolUse | None = None  # None: the output is text alone
+    echo: bool = False
 
 
 class RequestReader:
@@ -76,7 +82,7 @@ class RequestReader:
         arrived_at = time.monotonic()
         self.check_model(message.model)
         _check_fields(message)
-        sampling = self._sampling(message)
+        sampling = await self._sampling(message)
         prompt_token_ids = await self._prompt(message)
         return Request(
             request_id=message.request_id or uuid.uuid4().hex,
@@ -85,6 +91,7 @@ class RequestReader:
             group_key=self._group_key_of(message.cache_salt),
             include_text=_or_true(message.output, "include_text"),
             include_token_ids=_or_true(message.output, "include_token_ids"),
+            echo=message.output.echo,
             arrived_at=arrived_at,
             tools=tools_of(message.chat, self._model.tool_call_format),
         )
@@ -121,16 +128,23 @@ class RequestReader:
                 field="model",
             )
 
-    def _sampling(self, message: inference_pb2.GenerateRequest) -> SamplingParams:
+    async def _sampling(self, message: inference_pb2.GenerateRequest) -> SamplingParams:
         defaults = {"max_tokens": DEFAULT_MAX_TOKENS, **self._model.sampling_defaults}
         sampling = sampling_from_proto(message.sampling, message.output, defaults)
         try:
-            sampling.check_vocabulary(self._model.vocab_size)
+            if sampling.bad_words:
+                sampling = await self._spell_bad_words(sampling)
+            sampling.check_vocabulary(self._model.vocab_size, self._model.eos_token_ids)
         except ValueError as error:
-            raise InvalidRequest("sampling.stop_token_ids", f"sampling.{error}") from error
+            raise invalid_sampling(error) from error
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(64))
         return sampling
+
+    async def _spell_bad_words(self, sampling: SamplingParams) -> SamplingParams:
+        work = partial(self._model.tokenizer.bad_words_ids, sampling.bad_words)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return replace(sampling, bad_words=(), bad_words_ids=(*sampling.bad_words_ids, *found))
 
     async def _prompt(self, message: inference_pb2.GenerateRequest) -> list[int]:
         kind = message.WhichOneof("input")
@@ -152,14 +166,14 @@ class RequestReader:
     ) -> SamplingParams:
         """Give an unset max_tokens what is left of the context; check one that is set."""
         context = self._max_context_tokens()
-        if not message.sampling.HasField("max_tokens"):
-            return replace(
-                sampling, max_tokens=min(DEFAULT_MAX_TOKENS, context - num_prompt_tokens)
-            )
         try:
+            check_prompt_logprobs(num_prompt_tokens, sampling.prompt_logprobs)
+            if not message.sampling.HasField("max_tokens"):
+                max_tokens = min(DEFAULT_MAX_TOKENS, context - num_prompt_tokens)
+                return replace(sampling, max_tokens=max_tokens)
             check_length(num_prompt_tokens, sampling.max_tokens, context)
         except ValueError as error:
-            raise InvalidRequest("sampling.max_tokens", f"sampling.{error}") from error
+            raise invalid_sampling(error) from error
         return sampling
 
     @contextmanager
@@ -193,9 +207,6 @@ def _check_fields(message: inference_pb2.GenerateRequest) -> None:
         raise Unsupported("priority")
     if message.lora_adapter:
         raise Unsupported("lora_adapter")
-    for name in ("logprobs", "prompt_logprobs"):
-        if message.output.HasField(name):
-            raise Unsupported(f"output.{name}")
     for name, limit in (("request_id", MAX_REQUEST_ID_BYTES), ("cache_salt", MAX_SALT_BYTES)):
         num_bytes = len(getattr(message, name).encode())
         if num_bytes > limit:

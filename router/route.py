@@ -54,7 +54,7 @@ class RouteFinder:
         Raises:
             NoWorker, InvalidRequest: as `place`.
         """
-        overlap = await self._overlap(prompt, group_key)
+        overlap = await self._overlap(prompt, group_key) if demand.may_reuse_prompt else {}
         # No await from here to the count: the next request must see this one's weight.
         chosen = place(
             demand,

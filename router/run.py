@@ -22,8 +22,9 @@ from octavo.router.placement import Demand
 from octavo.router.report import RunReport
 from octavo.router.request import Request
 from octavo.router.route import RouteFinder
+from octavo.router.scores import Scores
 from octavo.rpc.errors import Expired, RequestError
-from octavo.rpc.sampling import sampling_to_proto
+from octavo.rpc.sampling import output_to_proto, sampling_to_proto
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class Run:
     """One request on its way through the workers; iterate to get its tokens."""
 
     def __init__(self, request: Request, routes: RouteFinder, timeout_s: float) -> None:
-        self.report = RunReport(request.arrived_at)
+        self.report = RunReport(request.arrived_at, _scores_of(request))
         self._request = request
         self._routes = routes
         self._timeout_s = timeout_s
@@ -129,6 +130,7 @@ class Run:
             len(request.prompt_token_ids),
             request.sampling.max_tokens,
             may_prefill_locally=key.attempt == 1,
+            may_reuse_prompt=request.sampling.prompt_logprobs is None,
         )
         async with self._routes.route(demand, request.prompt_token_ids, request.group_key) as route:
             self.report.begin(route)
@@ -137,6 +139,7 @@ class Run:
                 prompt_token_ids=request.prompt_token_ids,
                 sampling=sampling_to_proto(request.sampling),
                 group_key=request.group_key,
+                output=output_to_proto(request.sampling),
             )
             self._attempt = Attempt(route, sequence, self.report, self._emit)
             when = deadline.when()
@@ -147,3 +150,14 @@ class Run:
         if not self._is_stopped:
             self._unread.append(new)
             self._news.set()
+
+
+def _scores_of(request: Request) -> Scores | None:
+    sampling = request.sampling
+    if sampling.logprobs is None and sampling.prompt_logprobs is None:
+        return None
+    return Scores(
+        len(request.prompt_token_ids),
+        wants_tokens=sampling.logprobs is not None,
+        wants_prompt=sampling.prompt_logprobs is not None,
+    )

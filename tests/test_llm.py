@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from checkpoints import reference_generate, scripted, tiny_llama, tiny_tokenizer
+from checkpoints import (
+    reference_generate,
+    reference_logits,
+    scripted,
+    tiny_llama,
+    tiny_tokenizer,
+)
 from octavo import LLM, SamplingParams
 from octavo.engine.core_set import allowed_cores
 from octavo.llm import RequestOutput
@@ -206,3 +212,52 @@ def test_an_interrupt_leaves_nothing_held(llm: LLM, monkeypatch: pytest.MonkeyPa
             generate(llm, [[5], [6]], GREEDY)
     assert llm.engine.scheduler.pool.num_held == 0
     assert len(generate(llm, [5], GREEDY)) == 1
+
+
+def test_log_probabilities_stand_beside_their_tokens(llm: LLM, llama: Path) -> None:
+    prompt = llm.tokenizer.encode("The prefill worker")
+    params = SamplingParams(temperature=0.0, max_tokens=6, logprobs=2, prompt_logprobs=0)
+    (output,) = generate(llm, prompt, params)
+    (one,) = output.outputs
+    wanted = torch.log_softmax(reference_logits(llama, prompt + one.token_ids), dim=-1)
+    assert one.logprobs is not None and output.prompt_logprobs is not None
+    for row, token_id, found in zip(
+        wanted[len(prompt) - 1 : -1], one.token_ids, one.logprobs, strict=True
+    ):
+        assert found.token_id == token_id == found.top[0][0]
+        assert found.logprob == pytest.approx(float(row[token_id]), abs=1e-5)
+        assert len(found.top) == 2
+    first, *others = output.prompt_logprobs
+    assert first is None and len(others) == len(prompt) - 1
+    for row, token_id, scored in zip(wanted, prompt[1:], others, strict=False):
+        assert scored is not None and scored.token_id == token_id and scored.top == []
+        assert scored.logprob == pytest.approx(float(row[token_id]), abs=1e-5)
+    (plain,) = generate(llm, prompt, GREEDY)
+    assert plain.outputs[0].logprobs is None and plain.prompt_logprobs is None
+
+
+def test_a_stop_string_cuts_the_log_probabilities_with_the_tokens(llm: LLM) -> None:
+    for stop in ("e", "a"):
+        params = SamplingParams(seed=5, max_tokens=40, stop=stop, logprobs=1, ignore_eos=True)
+        (output,) = generate(llm, "The prefill worker", params)
+        (one,) = output.outputs
+        assert one.logprobs is not None and one.stop_reason == stop
+        assert [found.token_id for found in one.logprobs] == one.token_ids
+
+
+def test_texts_are_banned_in_the_model_s_own_tokens(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer(384)
+    (word,) = [i for i in range(259, 384) if tokenizer.id_to_token(i) == "\u0120worker"][:1]
+    llm = make_llm(scripted(tmp_path / "m", {7: word}))
+    said = generate(llm, [5, 7], SamplingParams(temperature=0.0, max_tokens=1))
+    assert said[0].outputs[0].text == " worker"
+    params = SamplingParams(temperature=0.0, max_tokens=1, bad_words=["worker"])
+    assert generate(llm, [5, 7], params)[0].outputs[0].token_ids != [word]
+    with pytest.raises(ValueError, match="bad_words strings must have 1 to"):
+        SamplingParams(bad_words=[""])
+
+
+def test_a_model_s_own_repetition_penalty_is_a_default(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "m")
+    (path / "generation_config.json").write_text('{"repetition_penalty": 1.3}')
+    assert make_llm(path).default_sampling_params().repetition_penalty == 1.3

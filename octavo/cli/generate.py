@@ -18,10 +18,21 @@ def generate(
     ] = "127.0.0.1:50051",
     model: Annotated[str, typer.Option(help="Default: the only one served.")] = "",
     max_tokens: Annotated[int | None, typer.Option(help="Output tokens at most.")] = None,
+    min_tokens: Annotated[int | None, typer.Option(help="Output tokens at least.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     top_p: Annotated[float | None, typer.Option(help="0 to 1; 1 is off.")] = None,
     top_k: Annotated[int | None, typer.Option(help="0 is off.")] = None,
     min_p: Annotated[float | None, typer.Option(help="0 to 1; 0 is off.")] = None,
+    presence_penalty: Annotated[
+        float | None, typer.Option(help="-2 to 2, on words said already; 0 is off.")
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None, typer.Option(help="-2 to 2, for each time a word was said; 0 is off.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Over 1 avoids what was asked or said; 1 is off.")
+    ] = None,
+    bad_word: Annotated[list[str] | None, typer.Option(help="Shall not come; repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Ends the output; repeatable.")] = None,
     chat: Annotated[
@@ -38,10 +49,15 @@ def generate(
     given = {
         "model": model or None,
         "max_tokens": max_tokens,
+        "min_tokens": min_tokens,
         "temperature": temperature,
         "top_p": top_p,
         "top_k": top_k,
         "min_p": min_p,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "repetition_penalty": repetition_penalty,
+        "bad_words": bad_word or None,
         "seed": seed,
         "stop": stop or None,
         "tools": read_tools(tools) if tools else None,

@@ -11,6 +11,7 @@ from octavo.client.error import OctavoError
 from octavo.client.model_facts import ModelFacts
 from octavo.client.request import Prompt, RequestFields
 from octavo.client.tool_call import ToolCall
+from octavo.token_logprobs import TokenLogprob, TokenLogprobs
 
 __all__ = [
     "AsyncClient",
@@ -26,5 +27,7 @@ __all__ = [
     "TextStream",
     "Timing",
     "ToolCall",
+    "TokenLogprob",
+    "TokenLogprobs",
     "Usage",
 ]

@@ -5,6 +5,7 @@ StreamGenerateResponse --take--> Delta, Delta, ...
                           +----> Completion, once the stream has ended
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
@@ -14,6 +15,8 @@ import grpc
 from octavo.client.error import OctavoError
 from octavo.client.tool_call import ToolCall
 from octavo.inference.v1 import inference_pb2 as pb
+from octavo.rpc.logprobs import logprobs_from_proto
+from octavo.token_logprobs import TokenLogprob, TokenLogprobs, joined
 
 
 class FinishReason(StrEnum):
@@ -73,6 +76,7 @@ class Delta:
     text: str
     token_ids: list[int]
     tool_calls: list[ToolCall] = field(default_factory=list)
+    logprobs: TokenLogprobs | None = None  # of the new tokens, if asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,11 @@ class Completion:
     model: str
     request_id: str
     tool_calls: list[ToolCall] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None  # of token_ids, if asked for
+    prompt: str = ""  # with echo
+    prompt_token_ids: list[int] = field(default_factory=list)  # with echo or prompt_logprobs
+    # Of prompt_token_ids, if asked for; None in place of the first, before which nothing stands.
+    prompt_logprobs: list[TokenLogprob | None] | None = None
 
     @property
     def message(self) -> dict[str, Any]:
@@ -109,6 +118,10 @@ class Completion:
             model=message.model,
             request_id=message.request_id,
             tool_calls=ToolCall.all_of(candidate.tool_calls),
+            logprobs=_rows(candidate.token_ids, _logprobs(candidate)),
+            prompt=message.prompt.text,
+            prompt_token_ids=list(message.prompt.token_ids),
+            prompt_logprobs=_prompt_rows(message.prompt),
         )
 
 
@@ -119,6 +132,7 @@ class Transcript:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
         self._tool_calls: list[ToolCall] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._started = pb.StreamGenerateResponse.Started()
         self._finished = pb.StreamGenerateResponse.Finished()
         self._completion: Completion | None = None
@@ -133,6 +147,8 @@ class Transcript:
                 self._texts.append(delta.text)
                 self._token_ids += delta.token_ids
                 self._tool_calls += delta.tool_calls
+                if delta.logprobs is not None:
+                    self._logprobs.append(delta.logprobs)
                 return delta
             case "finished":
                 self._finished = message.finished
@@ -157,6 +173,8 @@ class Transcript:
             raise OctavoError(grpc.StatusCode.INTERNAL, "the stream ended before it was complete")
 
     def _complete(self, message: pb.StreamGenerateResponse) -> Completion:
+        prompt = self._started.prompt
+        logprobs = joined(self._logprobs) if self._logprobs else None
         return Completion(
             text="".join(self._texts),
             token_ids=self._token_ids,
@@ -167,12 +185,31 @@ class Transcript:
             model=self._started.model,
             request_id=message.request_id,
             tool_calls=self._tool_calls,
+            logprobs=_rows(self._token_ids, logprobs),
+            prompt=prompt.text,
+            prompt_token_ids=list(prompt.token_ids),
+            prompt_logprobs=_prompt_rows(prompt),
         )
 
 
 def _delta(message: pb.StreamGenerateResponse.Delta) -> Delta:
     calls = ToolCall.all_of(message.tool_calls) if message.tool_calls else []
-    return Delta(message.text, list(message.token_ids), calls)
+    return Delta(message.text, list(message.token_ids), calls, _logprobs(message))
+
+
+def _logprobs(
+    message: pb.Candidate | pb.Prompt | pb.StreamGenerateResponse.Delta,
+) -> TokenLogprobs | None:
+    return logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else None
+
+
+def _rows(token_ids: Sequence[int], logprobs: TokenLogprobs | None) -> list[TokenLogprob] | None:
+    return None if logprobs is None else logprobs.rows(token_ids)
+
+
+def _prompt_rows(prompt: pb.Prompt) -> list[TokenLogprob | None] | None:
+    logprobs = _logprobs(prompt)
+    return None if logprobs is None else [None, *logprobs.rows(prompt.token_ids[1:])]
 
 
 def _usage(message: pb.Usage) -> Usage:

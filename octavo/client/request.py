@@ -16,16 +16,26 @@ class SamplingFields(TypedDict, total=False):
     """Fields of `SamplingParams`; what is left out takes the model's default."""
 
     max_tokens: int
+    min_tokens: int
     temperature: float
     top_p: float
     top_k: int
     min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: Mapping[int, float]
+    bad_words: str | Sequence[str]
+    bad_words_ids: Sequence[Sequence[int]]
+    allowed_token_ids: Sequence[int]
     seed: int | None
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     include_stop_text: bool
     skip_special_tokens: bool
+    logprobs: int | None
+    prompt_logprobs: int | None
 
 
 class RequestFields(SamplingFields, ChatFields, total=False):
@@ -35,11 +45,14 @@ class RequestFields(SamplingFields, ChatFields, total=False):
     request_id: str
     cache_salt: str
     add_special_tokens: bool  # of a text prompt; default true
+    echo: bool  # the completion has the prompt
 
 
 _SAMPLING_FIELDS = frozenset(SamplingFields.__annotations__)
 _REQUEST_FIELDS = frozenset(RequestFields.__annotations__) - _SAMPLING_FIELDS - CHAT_FIELDS
-_OUTPUT_FIELDS = frozenset({"include_stop_text", "skip_special_tokens"})
+_OUTPUT_FIELDS = frozenset(
+    {"include_stop_text", "skip_special_tokens", "logprobs", "prompt_logprobs"}
+)
 
 
 def generate_request(
@@ -68,7 +81,8 @@ def generate_request(
     for name in sorted(names):
         _set(request.output if name in _OUTPUT_FIELDS else request.sampling, name, params)
     for name in _REQUEST_FIELDS & fields.keys():
-        setattr(request, name, cast(dict[str, object], fields)[name])
+        part = request.output if name == "echo" else request
+        setattr(part, name, cast(dict[str, object], fields)[name])
     return request
 
 
@@ -89,7 +103,12 @@ def tokenize_request(
 
 def _set(message: pb.SamplingParams | pb.OutputOptions, name: str, params: SamplingParams) -> None:
     value = getattr(params, name)
-    if isinstance(value, tuple):
+    if name == "logit_bias":
+        cast(pb.SamplingParams, message).logit_bias.update(value)
+    elif name == "bad_words_ids":
+        for token_ids in value:
+            cast(pb.SamplingParams, message).bad_words_ids.add(ids=token_ids)
+    elif isinstance(value, tuple):
         getattr(message, name).extend(value)
     elif value is not None:
         setattr(message, name, value)

@@ -52,8 +52,11 @@ class Admission:
         )
 
     def _max_cached_blocks(self, seq: Sequence) -> int:
-        """A sequence that needs logits computes its last known token itself."""
+        """A sequence that needs logits computes its last known token itself, and every prompt token
+        behind which it needs them."""
         num_tokens = seq.num_tokens if _is_to_fill(seq) else seq.num_tokens - 1
+        if seq.num_unscored_rows > 0:
+            num_tokens = seq.num_scored_rows
         return num_tokens // self._block_size
 
     def _num_blocks(self, seq: Sequence) -> int:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from octavo.checkpoint.config import ModelConfig
+from octavo.engine.choice import Choice
 from octavo.engine.cores import AnyCore, Cores
-from octavo.engine.errors import InvalidLogits
 from octavo.engine.kv_cache import KVCache, KVLayout
 from octavo.engine.load import Counters
 from octavo.engine.scheduler import Scheduler
@@ -16,9 +16,9 @@ from octavo.sampling_params import check_prompt
 
 
 class Runner(Protocol):
-    """Computes a plan; one token for each of plan.sampled."""
+    """Computes a plan: a token for each of plan.sampled, and plan.prompt_scores."""
 
-    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]: ...
+    def execute(self, plan: StepPlan) -> list[Choice]: ...
 
 
 class Engine:
@@ -50,7 +50,9 @@ class Engine:
     def check(self, seq: Sequence) -> None:
         """Raise ValueError, naming field and limit, if the sequence cannot be run here."""
         check_prompt(seq.token_ids, self.model_config.vocab_size, self.max_model_len)
-        seq.sampling.check_vocabulary(self.model_config.vocab_size)
+        seq.sampling.check_vocabulary(self.model_config.vocab_size, seq.eos_token_ids)
+        if seq.sampling.bad_words:
+            raise ValueError("bad_words are texts; a tokenizer makes bad_words_ids of them")
         self.scheduler.limits.check(seq)
 
     def step(
@@ -66,8 +68,8 @@ class Engine:
         early = self.scheduler.drain_outputs() if on_scheduled is not None else []
         if early and on_scheduled is not None:
             on_scheduled(early)
-        token_ids = self.runner.execute(plan)
-        outputs = self.scheduler.commit(plan, token_ids)
+        choices = self.runner.execute(plan)
+        outputs = self.scheduler.commit(plan, choices)
         self.did_advance = plan.num_seqs > 0 or bool(early or outputs)
         return outputs
 

@@ -2,11 +2,15 @@
 
 from octavo.engine.block_pool import OutOfBlocks
 
-__all__ = ["EngineDied", "InvalidLogits", "OutOfBlocks"]
+__all__ = ["EngineDied", "InvalidLogits", "NoTokenLeft", "OutOfBlocks"]
 
 
 class InvalidLogits(Exception):
     """The model gave no usable logits for a sequence; the sequence ends, others go on."""
+
+
+class NoTokenLeft(InvalidLogits):
+    """A sequence's own rules leave it no token to choose; others go on."""
 
 
 class EngineDied(Exception):

@@ -1,6 +1,6 @@
 """Turns a StepPlan into tensors, runs the model and samples.
 
-    StepPlan --> numpy buffers --> Batch --> model.forward --> logits --> sampler --> token ids
+    StepPlan --> numpy buffers --> Batch --> model.forward --> logits --> token_choice --> tokens
 
 The buffers live as long as the runner; a step writes their front and hands out views of it.
 """
@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 
 from octavo.engine.batch import Batch
+from octavo.engine.choice import Choice
 from octavo.engine.cores import AnyCore, Cores
-from octavo.engine.errors import InvalidLogits
-from octavo.engine.sampler import sample
 from octavo.engine.shared_prefixes import GroupPolicy, find_groups, pack_groups
 from octavo.engine.step_plan import StepPlan
+from octavo.engine.token_choice import choose, score_prompts
 from octavo.kernels.prefix_groups import PrefixGroups
 
 
@@ -40,15 +40,18 @@ class ModelRunner:
         self._tables = np.zeros(0, dtype=np.int32)
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
-        """The next token of each sequence of plan.sampled, in its order."""
+    def execute(self, plan: StepPlan) -> list[Choice]:
+        """The next token of each sequence of plan.sampled, in its order, and plan.prompt_scores."""
         if plan.num_seqs == 0:
             return []
         batch = self.build_batch(plan)
         with self._cores.at_work():
             logits = self._model.forward(batch, self._kv)
+        if plan.scored:
+            plan.prompt_scores = score_prompts(logits[len(plan.sampled) :], plan.scored)
+            logits = logits[: len(plan.sampled)]
         if plan.sampled:
-            return sample(logits, plan.sampled)
+            return choose(logits, plan.sampled)
         if self._kv.is_cuda:
             # Whoever hears of the chunk reads its blocks on another stream.
             torch.cuda.current_stream(self._kv.device).synchronize()
@@ -79,7 +82,7 @@ class ModelRunner:
             seq_lens=self._to_device((first + num_rows).astype(np.int32)),
             query_start=self._to_device(query_start.astype(np.int32)),
             num_decodes=len(plan.decodes),
-            logit_rows=self._to_device(query_start[1:][is_sampled] - 1),
+            logit_rows=self._to_device(_logit_rows(plan, query_start, is_sampled)),
             groups=self._group_decodes(len(plan.decodes), tables, first + num_rows),
         )
 
@@ -112,6 +115,21 @@ class ModelRunner:
             return tensor
         # Pinned, so that the host goes on while it is copied; torch keeps it until then.
         return tensor.pin_memory().to(self._kv.device, non_blocking=True)
+
+
+def _logit_rows(
+    plan: StepPlan, query_start: npt.NDArray[np.int64], is_sampled: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
+    """Rows of the batch: of the sampled sequences, then the scored chunks' prompt_rows."""
+    rows = query_start[1:][is_sampled] - 1
+    if not plan.scored:
+        return rows
+    starts = dict(zip(plan.chunks, query_start[len(plan.decodes) :].tolist(), strict=False))
+    of_prompts = [
+        starts[chunk] - chunk.seq.num_computed_tokens + np.array(chunk.prompt_rows, dtype=np.int64)
+        for chunk in plan.scored
+    ]
+    return np.concatenate([rows, *of_prompts])
 
 
 def _token_ids(plan: StepPlan) -> npt.NDArray[np.int64]:

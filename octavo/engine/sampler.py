@@ -10,6 +10,7 @@ the answer lies beyond the head is the floor lowered.
 
 import math
 from collections.abc import Sequence as Listed
+from collections.abc import Set
 from functools import cached_property
 
 import numpy as np
@@ -31,11 +32,13 @@ LEAST_FLOAT32 = float(np.finfo(np.float32).min)
 HEAD_FLOORS = (math.exp(-6.0), math.exp(-12.0), 0.0)
 
 
-def sample(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[int | InvalidLogits]:
+def sample(
+    logits: torch.Tensor, seqs: Listed[Sequence], skipped: Set[int] = frozenset()
+) -> list[int | InvalidLogits]:
     """Choose the next token of each sequence.
 
     logits: [len(seqs), vocab_size] float32. A row without a finite greatest logit gives
-    InvalidLogits in its place.
+    InvalidLogits in its place. Nothing is drawn for the skipped rows; they give any token.
     """
     greatest, token_ids = _argmax(logits)
     chosen: list[int | InvalidLogits] = [*token_ids.tolist()]
@@ -46,7 +49,9 @@ def sample(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[int | InvalidLo
     drawn = [
         row
         for row, seq in enumerate(seqs)
-        if not seq.sampling.is_greedy and not isinstance(chosen[row], InvalidLogits)
+        if not seq.sampling.is_greedy
+        and row not in skipped
+        and not isinstance(chosen[row], InvalidLogits)
     ]
     if drawn:
         uniforms = token_uniforms(

@@ -9,12 +9,14 @@ computes some of the difference. One token behind is a decode row, more is a chu
 """
 
 from collections.abc import Sequence as Listed
+from dataclasses import replace
 from itertools import chain
 
 from octavo.block_key import root_key
 from octavo.engine.admission import Admission
 from octavo.engine.arrivals import Arrivals
 from octavo.engine.block_pool import BlockPool, OutOfBlocks
+from octavo.engine.choice import Choice, PromptScore, ScoredToken
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.limits import Limits
 from octavo.engine.load import Counters, Load
@@ -23,6 +25,10 @@ from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
 from octavo.engine.step_plan import Chunk, StepPlan
 from octavo.engine.waiting_queue import WaitingQueue
+from octavo.token_logprobs import TokenLogprobs
+
+# Rows of logits in a step for prompts' log-probabilities at most: each has the whole vocabulary.
+MAX_PROMPT_ROWS = 256
 
 
 class Scheduler:
@@ -100,8 +106,11 @@ class Scheduler:
         seq.status = Status.FINISHED
         self._free(seq)
 
-    def join(self, seq_id: str, first_token_id: int) -> None:
-        """A filling sequence's KV is complete and verified; no-op when it was released."""
+    def join(self, seq_id: str, first_token_id: int, logprobs: TokenLogprobs | None = None) -> None:
+        """A filling sequence's KV is complete and verified; no-op when it was released.
+
+        logprobs: of the first token, if the sequence asks for them.
+        """
         seq = self._sequences.get(seq_id)
         if seq is None:
             return
@@ -112,7 +121,7 @@ class Scheduler:
         self._register(seq, 0)
         seq.status = Status.RUNNING
         self._running.add(seq)
-        self._append(seq, first_token_id)
+        self._append(seq, first_token_id, logprobs)
 
     def end_pull(self, seq_id: str) -> None:
         """No copy writes this sequence's blocks any more; no-op when unknown."""
@@ -129,15 +138,14 @@ class Scheduler:
         plan.close()
         return plan
 
-    def commit(
-        self, plan: StepPlan, token_ids: Listed[int | InvalidLogits]
-    ) -> list[SequenceOutput]:
-        """Book what the step computed; token_ids stand in the order of plan.sampled."""
-        sampled = dict(zip(plan.sampled, token_ids, strict=True))
+    def commit(self, plan: StepPlan, choices: Listed[Choice]) -> list[SequenceOutput]:
+        """Book what the step computed; choices stand in the order of plan.sampled."""
+        sampled = dict(zip(plan.sampled, choices, strict=True))
+        scores = dict(zip(plan.scored, plan.prompt_scores, strict=True))
         for seq in plan.decodes:
             self._advance(seq, 1, sampled[seq])
         for chunk in plan.chunks:
-            self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq))
+            self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq), scores.get(chunk))
         holders = chain(self._running, self._filling.values(), self._lingering.values())
         self.totals.count_step(
             holders, self.pool.num_held, self.limits.block_size, did_compute=plan.num_seqs > 0
@@ -182,8 +190,10 @@ class Scheduler:
         num_tokens = min(seq.num_missing_tokens, budget)
         if seq.num_missing_tokens == 1:
             plan.decodes.append(seq)
+        elif seq.num_unscored_rows > 0:
+            num_tokens = _plan_scored_rows(plan, seq, num_tokens)
         else:
-            plan.chunks.append(Chunk(seq, num_tokens))
+            plan.add(Chunk(seq, num_tokens))
         return budget - num_tokens
 
     def _resume(self, plan: StepPlan, budget: int) -> int:
@@ -239,17 +249,27 @@ class Scheduler:
                     return False
         return True
 
-    def _advance(self, seq: Sequence, num_tokens: int, sampled: int | InvalidLogits | None) -> None:
+    def _advance(
+        self,
+        seq: Sequence,
+        num_tokens: int,
+        sampled: Choice | None,
+        score: PromptScore | None = None,
+    ) -> None:
         num_before = seq.num_computed_tokens
         seq.num_computed_tokens += num_tokens
         num_prompt_left = seq.num_prompt_tokens - num_before
         self.totals.prompt_tokens_computed += max(0, min(num_tokens, num_prompt_left))
-        if isinstance(sampled, InvalidLogits):
-            self._finish(seq)  # and register nothing: its KV may be as bad as its logits
-            self._outputs.append(SequenceOutput(seq.seq_id, seq.num_computed_tokens, error=sampled))
-            return
+        for found in (score, sampled):
+            if isinstance(found, InvalidLogits):
+                self._fail(seq, found)
+                return
         self._register(seq, num_before)
-        if sampled is not None:
+        if isinstance(score, TokenLogprobs):
+            self._tell_score(seq, score)
+        if isinstance(sampled, ScoredToken):
+            self._append(seq, sampled.token_id, sampled.logprobs)
+        elif isinstance(sampled, int):
             self._append(seq, sampled)
         elif seq.is_leased or not seq.is_announced:
             self._tell(seq)
@@ -266,13 +286,17 @@ class Scheduler:
         seq.retired_block_ids += [block_id for block_id in duplicates if block_id in shown]
         self.pool.free([block_id for block_id in duplicates if block_id not in shown])
 
-    def _append(self, seq: Sequence, token_id: int) -> None:
+    def _append(self, seq: Sequence, token_id: int, logprobs: TokenLogprobs | None = None) -> None:
         first_index = seq.num_output_tokens
         seq.append(token_id)
         self.totals.tokens_generated += 1
         if seq.is_finished:
             self._finish(seq)
-        self._tell(seq, (token_id,), first_index)
+        self._tell(seq, (token_id,), first_index, logprobs)
+
+    def _fail(self, seq: Sequence, error: InvalidLogits) -> None:
+        self._finish(seq)  # and register nothing: its KV may be as bad as its logits
+        self._outputs.append(SequenceOutput(seq.seq_id, seq.num_computed_tokens, error=error))
 
     def _finish(self, seq: Sequence) -> None:
         self._running.remove(seq)
@@ -288,7 +312,22 @@ class Scheduler:
         self.pool.free(seq.retired_block_ids)
         seq.retired_block_ids = []
 
-    def _tell(self, seq: Sequence, token_ids: tuple[int, ...] = (), first_index: int = 0) -> None:
+    def _tell_score(self, seq: Sequence, score: TokenLogprobs) -> None:
+        """Prompt tokens' log-probabilities, each once, whatever is computed again later."""
+        first = seq.num_scored_rows + 1
+        seq.num_scored_rows += len(score)
+        self._tell(seq)
+        self._outputs[-1] = replace(
+            self._outputs[-1], prompt_logprobs=score, first_prompt_index=first
+        )
+
+    def _tell(
+        self,
+        seq: Sequence,
+        token_ids: tuple[int, ...] = (),
+        first_index: int = 0,
+        logprobs: TokenLogprobs | None = None,
+    ) -> None:
         is_first, seq.is_announced = not seq.is_announced, True
         shows_blocks = seq.is_leased or seq.status is Status.FILLING
         output = SequenceOutput(
@@ -299,5 +338,22 @@ class Scheduler:
             seq.finish_reason,
             tuple(seq.block_ids) if shows_blocks else (),
             seq.num_cached_tokens if is_first else None,
+            logprobs=logprobs,
         )
         self._outputs.append(output)
+
+
+def _plan_scored_rows(plan: StepPlan, seq: Sequence, num_tokens: int) -> int:
+    """Plan a chunk whose logits give log-probabilities of the prompt; returns its tokens.
+
+    It is cut short, to nothing if need be, where the step has enough rows of logits.
+    """
+    first = max(seq.num_computed_tokens, seq.num_scored_rows)
+    room = MAX_PROMPT_ROWS - plan.num_prompt_rows
+    stop = min(seq.num_computed_tokens + num_tokens, seq.num_prompt_tokens - 1)
+    if stop - first > room:
+        stop = first + room
+        num_tokens = stop - seq.num_computed_tokens
+    if num_tokens > 0:
+        plan.add(Chunk(seq, num_tokens, range(first, max(first, stop))))
+    return num_tokens

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.block_key import BlockKey
+from octavo.engine.sequence_rules import SequenceRules, rules_of
 from octavo.sampling_params import SamplingParams
+from octavo.token_logprobs import TokenLogprobs
 
 
 class FinishReason(Enum):
@@ -62,7 +64,16 @@ class Sequence:
     # Duplicates taken out of a leased sequence's table that a reader may still look at.
     retired_block_ids: list[int] = field(default_factory=list)
     is_announced: bool = False  # an output has told num_cached_tokens
+    num_scored_rows: int = 0  # leading prompt tokens after which prompt_logprobs were told
+    rules: SequenceRules | None = field(init=False)  # None: its logits are used as they are
+    is_plain: bool = field(init=False)  # nothing but a token is wanted of its rows
     _packed_table: npt.NDArray[np.int32] | None = None
+
+    def __post_init__(self) -> None:
+        self.rules = rules_of(
+            self.sampling, self.token_ids, self.num_prompt_tokens, self.eos_token_ids
+        )
+        self.is_plain = self.rules is None and self.sampling.logprobs is None
 
     @property
     def num_tokens(self) -> int:
@@ -80,6 +91,13 @@ class Sequence:
     def num_missing_tokens(self) -> int:
         """Known tokens whose KV is not in the cache; 1 while decoding."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_unscored_rows(self) -> int:
+        """Prompt tokens, the last one left out, after which logits are still wanted."""
+        if self.sampling.prompt_logprobs is None:
+            return 0
+        return self.num_prompt_tokens - 1 - self.num_scored_rows
 
     @property
     def packed_table(self) -> npt.NDArray[np.int32]:
@@ -110,6 +128,8 @@ class Sequence:
     def append(self, token_id: int) -> None:
         """Add a sampled token and see whether it ends the sequence."""
         self.token_ids.append(token_id)
+        if self.rules is not None:
+            self.rules.add(token_id)
         if token_id in self.sampling.stop_token_ids or (
             token_id in self.eos_token_ids and not self.sampling.ignore_eos
         ):
@@ -133,3 +153,7 @@ class SequenceOutput:
     num_cached_tokens: int | None = None
     # The sequence ended without a finish reason because of this; streams raise it.
     error: Exception | None = None
+    logprobs: TokenLogprobs | None = None  # of token_ids, if asked for
+    # Of consecutive prompt tokens from index first_prompt_index on, if asked for.
+    prompt_logprobs: TokenLogprobs | None = None
+    first_prompt_index: int = 0

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from octavo.engine.choice import PromptScore
 from octavo.engine.sequence import Sequence
 
 
@@ -11,6 +12,8 @@ class Chunk:
 
     seq: Sequence
     num_tokens: int
+    # Positions among them whose logits give log-probabilities of prompt tokens.
+    prompt_rows: range = range(0)
 
 
 @dataclass(slots=True)
@@ -20,6 +23,8 @@ class StepPlan:
     decodes: list[Sequence] = field(default_factory=list)  # one token each
     chunks: list[Chunk] = field(default_factory=list)
     sampled: list[Sequence] = field(default_factory=list)  # decodes, then finishing chunks
+    scored: list[Chunk] = field(default_factory=list)  # those with prompt_rows
+    prompt_scores: list[PromptScore] = field(default_factory=list)  # of scored, once executed
 
     @property
     def num_tokens(self) -> int:
@@ -28,6 +33,15 @@ class StepPlan:
     @property
     def num_seqs(self) -> int:
         return len(self.decodes) + len(self.chunks)
+
+    @property
+    def num_prompt_rows(self) -> int:
+        return sum(len(chunk.prompt_rows) for chunk in self.scored)
+
+    def add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        if chunk.prompt_rows:
+            self.scored.append(chunk)
 
     def close(self) -> None:
         """Fix the order of the sampled sequences once every row is planned."""

@@ -22,7 +22,8 @@ class TextOutput:
     """Detokenizes one sample and cuts it at its first stop string.
 
     The text is that of all tokens, the one that ended the output included; an end-of-sequence token
-    is hidden because it is special, unless `skip_special_tokens` is false.
+    is hidden because it is special, unless `skip_special_tokens` is false. No stop string may end
+    in the text of the first `min_tokens` tokens.
     """
 
     def __init__(
@@ -37,6 +38,8 @@ class TextOutput:
             prompt_token_ids, sampling.skip_special_tokens, shown
         )
         self._matcher = StopMatcher(sampling.stop, sampling.include_stop_text)
+        self._min_tokens = sampling.min_tokens
+        self._num_tokens = 0
         self.matched_stop: str | None = None
 
     def push(self, token_ids: Sequence[int]) -> TextDelta:
@@ -45,7 +48,12 @@ class TextOutput:
             return TextDelta("", (), self.matched_stop)
         pieces = []
         for count, token_id in enumerate(token_ids, start=1):
-            text, self.matched_stop = self._matcher.push(self._detokenizer.push(token_id))
+            text = self._detokenizer.push(token_id)
+            self._num_tokens += 1
+            if self._num_tokens <= self._min_tokens:
+                pieces.append(self._matcher.push_unstoppable(text))
+                continue
+            text, self.matched_stop = self._matcher.push(text)
             pieces.append(text)
             if self.matched_stop is not None:
                 return TextDelta("".join(pieces), tuple(token_ids[:count]), self.matched_stop)
@@ -58,5 +66,8 @@ class TextOutput:
         """
         if self.matched_stop is not None:
             return ""
+        if self._num_tokens <= self._min_tokens:
+            text = self._matcher.push_unstoppable(self._detokenizer.flush())
+            return text + self._matcher.flush()
         text, self.matched_stop = self._matcher.push(self._detokenizer.flush())
         return text if self.matched_stop is not None else text + self._matcher.flush()

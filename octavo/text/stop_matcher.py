@@ -42,16 +42,29 @@ class StopMatcher:
             if stop is not None:
                 self._held = ""
                 return pending[: end if self._include_stop_text else end - len(stop)], stop
-        # Text that goes out with or without a match need not wait for one.
-        num_held = 0 if self._include_stop_text else self._depth[self._node]
-        cut = len(pending) - num_held
-        self._held = pending[cut:]
-        return pending[:cut], None
+        return self._hold(pending), None
+
+    def push_unstoppable(self, text: str) -> str:
+        """Take a piece that may not end the output, whatever it completes; a stop string may begin
+        in it. Returns what may be sent."""
+        if len(self._depth) == 1:
+            return text
+        for character in text:
+            self._step(character)
+        return self._hold(self._held + text)
 
     def flush(self) -> str:
         """Return what is held at the end of the output; it turned out to be no stop string."""
         held, self._held, self._node = self._held, "", 0
         return held
+
+    def _hold(self, pending: str) -> str:
+        """Hold back the end that a stop string may begin with; return the rest."""
+        # Text that goes out with or without a match need not wait for one.
+        num_held = 0 if self._include_stop_text else self._depth[self._node]
+        cut = len(pending) - num_held
+        self._held = pending[cut:]
+        return pending[:cut]
 
     def _step(self, character: str) -> str | None:
         node = self._node

@@ -64,6 +64,25 @@ class Tokenizer:
             del token_ids[0]
         return token_ids
 
+    def bad_words_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The token sequences in which each word comes: behind a space, at the start of a text and
+        at that of a line.
+
+        Only the tokenizer's own way of writing counts: a word put together from other tokens is
+        another sequence.
+        """
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            bare = word.lstrip(" ") or word
+            for sequence in (
+                self.encode(bare, add_special_tokens=False),
+                self.encode(" " + bare, add_special_tokens=False),
+                self._encode_behind("\n", bare),
+            ):
+                if sequence:
+                    found[tuple(sequence)] = None
+        return tuple(found)
+
     def encode_chat(
         self,
         messages: Sequence[Message],
@@ -113,3 +132,9 @@ class Tokenizer:
         return IncrementalDetokenizer(
             self._backend, prompt_token_ids, skipped_ids, self._byte_tokens
         )
+
+    def _encode_behind(self, before: str, text: str) -> list[int]:
+        """Tokens of a text that stands behind another; none if no token begins where it does."""
+        start = self.encode(before, add_special_tokens=False)
+        both = self.encode(before + text, add_special_tokens=False)
+        return both[len(start) :] if both[: len(start)] == start else []

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from octavo.engine.errors import EngineDied, InvalidLogits
-from octavo.rpc.errors import NoWorker, RequestError
+from octavo.engine.errors import EngineDied, InvalidLogits, NoTokenLeft
+from octavo.rpc.errors import InvalidRequest, NoWorker, RequestError
 
 
 @contextmanager
@@ -14,5 +14,7 @@ def engine_errors() -> Iterator[None]:
         yield
     except EngineDied as error:
         raise NoWorker(f"this worker's engine died: {error}") from error
+    except NoTokenLeft as error:
+        raise InvalidRequest("sampling", f"sampling: {error}") from error
     except InvalidLogits as error:
         raise RequestError(f"the model gave no usable output: {error}") from error

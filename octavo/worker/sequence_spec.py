@@ -5,8 +5,13 @@ from dataclasses import dataclass
 from octavo.block_key import GROUP_KEY_BYTES
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.rpc.errors import InvalidRequest
-from octavo.rpc.sampling import sampling_from_proto
-from octavo.sampling_params import SamplingParams, check_length, check_prompt
+from octavo.rpc.sampling import invalid_sampling, sampling_from_proto
+from octavo.sampling_params import (
+    SamplingParams,
+    check_length,
+    check_prompt,
+    check_prompt_logprobs,
+)
 from octavo.transfer.request_key import RequestKey
 
 
@@ -17,6 +22,7 @@ class InputLimits:
     vocab_size: int
     max_prompt_context_tokens: int  # prompt and at least one more token
     max_context_tokens: int  # prompt and max_tokens
+    eos_token_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +52,13 @@ def read_sequence(message: worker_pb2.SequenceSpec, limits: InputLimits) -> Sequ
             "sequence.group_key",
             f"sequence.group_key must have {GROUP_KEY_BYTES} bytes, got {len(message.group_key)}",
         )
-    sampling = sampling_from_proto(message.sampling)
+    sampling = sampling_from_proto(message.sampling, message.output)
     if sampling.seed is None:
         raise InvalidRequest("sequence.sampling.seed", "sequence.sampling.seed must be set")
+    try:
+        sampling.check_vocabulary(limits.vocab_size, limits.eos_token_ids)
+    except ValueError as error:
+        raise invalid_sampling(error) from error
     spec = SequenceSpec(
         key,
         list(message.prompt_token_ids),
@@ -67,8 +77,11 @@ def _check(spec: SequenceSpec, limits: InputLimits) -> None:
         check_prompt(spec.prompt_token_ids, limits.vocab_size, limits.max_prompt_context_tokens)
         field = "sequence.sampling.max_tokens"
         check_length(num_prompt, sampling.max_tokens, limits.max_context_tokens)
-        field = "sequence.sampling.stop_token_ids"
-        sampling.check_vocabulary(limits.vocab_size)
+        field = "sequence.sampling.bad_words"
+        if sampling.bad_words:
+            raise ValueError("must have become bad_words_ids; workers have no tokenizer")
+        field = "sequence.output.prompt_logprobs"
+        check_prompt_logprobs(num_prompt, sampling.prompt_logprobs)
         field = "sequence.output_token_ids"
         if len(spec.output_token_ids) >= sampling.max_tokens:
             raise ValueError(

@@ -5,6 +5,8 @@ from collections.abc import Sequence as Ids
 from octavo.engine.sequence import FinishReason
 from octavo.inference.v1 import inference_pb2
 from octavo.internal.v1alpha1 import worker_pb2
+from octavo.rpc.logprobs import logprobs_to_proto
+from octavo.token_logprobs import TokenLogprobs
 
 _FINISH_REASONS = {
     None: inference_pb2.FINISH_REASON_UNSPECIFIED,
@@ -14,11 +16,20 @@ _FINISH_REASONS = {
 
 
 def token_delta(
-    first_index: int, token_ids: Ids[int], finish_reason: FinishReason | None
+    first_index: int,
+    token_ids: Ids[int],
+    finish_reason: FinishReason | None,
+    logprobs: TokenLogprobs | None = None,
 ) -> worker_pb2.TokenDelta:
     """Tokens of the only sample, from output index `first_index` on."""
     return worker_pb2.TokenDelta(
         first_index=first_index,
         token_ids=token_ids,
         finish_reason=_FINISH_REASONS[finish_reason],
+        logprobs=None if logprobs is None else logprobs_to_proto(logprobs),
     )
+
+
+def prompt_logprobs(first_index: int, logprobs: TokenLogprobs) -> worker_pb2.PromptLogprobs:
+    """Of prompt tokens from index `first_index` on."""
+    return worker_pb2.PromptLogprobs(first_index=first_index, logprobs=logprobs_to_proto(logprobs))

@@ -48,3 +48,19 @@ def test_token_ids_need_no_tokenizing() -> None:
     assert tokenize_request(CHAT, "", True).chat.messages[1].content == "Hi"
     with pytest.raises(ValueError, match="token ids"):
         tokenize_request([1], "", True)
+
+
+def test_rules_and_log_probabilities_go_into_their_own_fields() -> None:
+    params = SamplingParams(
+        logit_bias={3: -1.0}, bad_words="no", bad_words_ids=[[1], [2, 3]], logprobs=0
+    )
+    names = {"logit_bias": {3: -1.0}, "bad_words": "no", "bad_words_ids": [[1], [2, 3]]}
+    for request in (
+        generate_request("Hi", params, {"echo": True}),
+        generate_request("Hi", None, {**names, "logprobs": 0, "echo": True}),  # type: ignore[typeddict-item]
+    ):
+        assert dict(request.sampling.logit_bias) == {3: -1.0}
+        assert list(request.sampling.bad_words) == ["no"]
+        assert [list(word.ids) for word in request.sampling.bad_words_ids] == [[1], [2, 3]]
+        assert request.output.HasField("logprobs") and request.output.logprobs == 0
+        assert not request.output.HasField("prompt_logprobs") and request.output.echo

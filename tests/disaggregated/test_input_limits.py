@@ -92,6 +92,16 @@ def broken_specs() -> dict[str, worker_pb2.SequenceSpec]:
             "top_k",
             "seed",
             "stop_token_ids",
+            "min_tokens",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+            "logit_bias",
+            "bad_words",
+            "bad_words_ids",
+            "allowed_token_ids",
+            "output.logprobs",
+            "prompt_logprobs",
             "group_key",
             "request_id",
             "output_token_ids",
@@ -104,6 +114,16 @@ def broken_specs() -> dict[str, worker_pb2.SequenceSpec]:
     broken["top_k"].sampling.top_k = -2
     broken["seed"].sampling.ClearField("seed")
     broken["stop_token_ids"].sampling.stop_token_ids.append(VOCABULARY)
+    broken["min_tokens"].sampling.min_tokens = 9
+    broken["presence_penalty"].sampling.presence_penalty = 2.5
+    broken["frequency_penalty"].sampling.frequency_penalty = float("inf")
+    broken["repetition_penalty"].sampling.repetition_penalty = 0.0
+    broken["logit_bias"].sampling.logit_bias[VOCABULARY] = 1.0
+    broken["bad_words"].sampling.bad_words.append("text")
+    broken["bad_words_ids"].sampling.bad_words_ids.add(ids=[VOCABULARY])
+    broken["allowed_token_ids"].sampling.allowed_token_ids.append(VOCABULARY)
+    broken["output.logprobs"].output.logprobs = 21
+    broken["prompt_logprobs"].output.prompt_logprobs = 21
     broken["group_key"].group_key = b"short"
     broken["request_id"].key.request_id = ""
     broken["output_token_ids"].output_token_ids.append(VOCABULARY)

@@ -55,8 +55,11 @@ def bad_requests() -> list[tuple[GenerateRequest, grpc.StatusCode, str]]:
         ({"stop_token_ids": [1] * 65}, INVALID),
         ({"stop": ["x"] * 17}, INVALID),
         ({"stop": [""]}, INVALID),
-        ({"logit_bias": {VOCABULARY: 1.0}}, LATER),
-        ({"min_tokens": 3}, LATER),
+        ({"logit_bias": {VOCABULARY: 1.0}}, INVALID),
+        ({"logit_bias": {2**32 - 1: 1.0}}, INVALID),
+        ({"allowed_token_ids": [VOCABULARY]}, INVALID),
+        ({"bad_words_ids": [TokenIds(ids=[5, VOCABULARY])]}, INVALID),
+        ({"min_tokens": 5, "max_tokens": 4}, INVALID),
         ({"n": 4}, LATER),
     ]
     for values, code in fields:
@@ -64,7 +67,7 @@ def bad_requests() -> list[tuple[GenerateRequest, grpc.StatusCode, str]]:
         cases.append((request, code, f"sampling.{next(iter(values))}"))
     for logprobs in (21, 129, 2**32 - 1):
         output = OutputOptions(logprobs=logprobs)
-        cases.append((GenerateRequest(token_ids=prompt, output=output), LATER, "output.logprobs"))
+        cases.append((GenerateRequest(token_ids=prompt, output=output), INVALID, "output.logprobs"))
     return cases
 
 

@@ -3,9 +3,10 @@
 import asyncio
 from pathlib import Path
 
-import grpc
 import pytest
+import torch
 
+from checkpoints import reference_logits
 from end_to_end.fleet import Fleet, running_fleet
 from end_to_end.prompts import (
     BLOCK,
@@ -14,8 +15,7 @@ from end_to_end.prompts import (
     expected,
     prompt_of,
 )
-from octavo.client import AsyncClient, OctavoError
-from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
+from octavo.client import AsyncClient, TokenLogprob
 from service import Service
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -41,19 +41,29 @@ async def test_cached_tokens_are_counted_in_whole_blocks_below_the_prompt(
     assert second.usage.cached_prompt_tokens == (most_cached(length) if is_same_worker else 0)
 
 
-async def test_prompt_logprobs_are_refused_by_name_and_never_empty(service: Service) -> None:
-    """C01: they come with a later version; until then UNIMPLEMENTED."""
-    request = inference_pb2.GenerateRequest(
-        token_ids=inference_pb2.TokenIds(ids=prompt_of(17)),
-        sampling=inference_pb2.SamplingParams(max_tokens=1),
-        output=inference_pb2.OutputOptions(prompt_logprobs=1),
-    )
-    async with grpc.aio.insecure_channel(service.address) as channel:
-        stub = inference_pb2_grpc.InferenceServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await stub.Generate(request, timeout=10)
-    error = OctavoError.of(failed.value)
-    assert (error.code, error.field) == (grpc.StatusCode.UNIMPLEMENTED, "output.prompt_logprobs")
+@pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 1, 6 * BLOCK])
+async def test_prompt_logprobs_are_the_same_cold_and_cached(
+    service: Service, llama: Path, length: int
+) -> None:
+    """C01: one entry for each prompt token, the first empty; the prompt is computed again."""
+    prompt = prompt_of(length, seed=f"C01 logprobs {service.address}")
+    wanted = torch.log_softmax(reference_logits(llama, prompt), dim=-1)
+    async with AsyncClient(service.address) as client:
+        for max_tokens in (1, 1, 3):
+            reply = await client.generate(
+                prompt, max_tokens=max_tokens, prompt_logprobs=1, timeout_s=30, **GREEDY
+            )
+            assert reply.token_ids == expected(llama, prompt, max_tokens)
+            first, *others = reply.prompt_logprobs or [0]
+            assert first is None and [one.token_id for one in others if one] == prompt[1:]
+            for row, one in zip(wanted[:-1], others, strict=True):
+                assert isinstance(one, TokenLogprob)
+                assert one.logprob == pytest.approx(float(row[one.token_id]), abs=1e-5)
+                assert one.top == [(int(row.argmax()), pytest.approx(float(row.max()), abs=1e-5))]
+            assert reply.usage.cached_prompt_tokens == 0
+            assert reply.prompt_token_ids == prompt and not reply.prompt
+        plain = await client.generate(prompt, max_tokens=1, **GREEDY)
+        assert plain.usage.cached_prompt_tokens in (0, most_cached(length))
 
 
 @pytest.mark.parametrize("local_prefill_max_tokens", [0, 80], ids=["pulled", "local"])

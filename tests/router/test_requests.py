@@ -39,6 +39,14 @@ REFUSED: dict[str, list[Any]] = {
     "top_p": [-0.1, 1.1, math.nan, math.inf, -math.inf],
     "top_k": [-2, -(2**31)],
     "min_p": [-0.1, 1.1, math.nan, math.inf],
+    "min_tokens": [257, 2**31],  # an unset max_tokens is 256
+    "presence_penalty": [-2.1, 2.1, math.nan, math.inf, -math.inf],
+    "frequency_penalty": [-2.1, 2.1, math.nan, math.inf, -math.inf],
+    "repetition_penalty": [0.0, -1.0, 1001.0, math.nan, math.inf],
+    "logit_bias": [{5: 101.0}, {5: -101.0}, {5: math.nan}, {VOCAB: 1.0}, {2**32 - 1: 1.0}],
+    "bad_words": [[""], ["x" * 257], ["x"] * 257],
+    "bad_words_ids": [[[]], [[VOCAB]], [[1] * 513], [[1]] * 1025, [[i] for i in range(VOCAB)]],
+    "allowed_token_ids": [[VOCAB], [2**32 - 1], [1] * 65537],
     "seed": [],
     "stop": [[""], ["x" * 257], ["x"] * 17],
     "stop_token_ids": [[VOCAB], [2**31], [2**32 - 1], [1] * 65],
@@ -50,18 +58,21 @@ TAKEN: dict[str, list[Any]] = {
     "top_p": [0.0, 1e-9, 1.0],
     "top_k": [-1, 0, 1, VOCAB, VOCAB + 1],
     "min_p": [0.0, 1.0],
+    "min_tokens": [0, 256],
+    "presence_penalty": [-2.0, 0.0, 2.0],
+    "frequency_penalty": [-2.0, 0.0, 2.0],
+    "repetition_penalty": [0.001, 1.0, 1000.0],
+    "logit_bias": [{VOCAB - 1: 100.0, 0: -100.0}],
+    "bad_words": [["x" * 256], ["x", "y"] * 128],
+    "bad_words_ids": [[[VOCAB - 1]], [[1] * 512], [[1, 2]] * 1024],
+    "allowed_token_ids": [[0], [VOCAB - 1]],
     "seed": [0, 2**64 - 1],
     "stop": [["x" * 256], ["x"] * 16],
     "stop_token_ids": [[0], [VOCAB - 1], [1] * 64],
     "ignore_eos": [True, False],
 }
 LATER: dict[str, Any] = {
-    "min_tokens": 1,
-    "presence_penalty": 0.5,
-    "frequency_penalty": 0.5,
-    "repetition_penalty": 1.1,
     "n": 2,
-    "logit_bias": {5: 1.0},
     "json_schema": "{}",
     "regex": "a",
     "ebnf_grammar": "root ::= 'a'",
@@ -76,6 +87,12 @@ def test_tables_cover_every_sampling_field() -> None:
         if field.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
             values = REFUSED.get(field.name, [math.nan])
             assert any(math.isnan(value) for value in values), field.name
+
+
+def sampling_of(name: str, value: Any) -> SamplingParams:
+    if name == "bad_words_ids":
+        value = [TokenIds(ids=token_ids) for token_ids in value]
+    return SamplingParams(**{name: value})
 
 
 def ids(*token_ids: int) -> TokenIds:
@@ -102,13 +119,14 @@ def bad_requests() -> list[tuple[GenerateRequest, grpc.StatusCode, str]]:
         (GenerateRequest(token_ids=prompt, request_id="x" * 257), INVALID, "request_id"),
     ]
     for name in ("logprobs", "prompt_logprobs"):
-        for value in (0, 21, 129, 2**32 - 1):
+        for value in (21, 129, 2**32 - 1):
             output = OutputOptions(**{name: value})
-            case = (GenerateRequest(token_ids=prompt, output=output), UNSUPPORTED, f"output.{name}")
-            cases.append(case)
+            cases.append(
+                (GenerateRequest(token_ids=prompt, output=output), INVALID, f"output.{name}")
+            )
     for name, values in REFUSED.items():
         for value in values:
-            sampling = SamplingParams(**{name: value})
+            sampling = sampling_of(name, value)
             wrong = GenerateRequest(token_ids=prompt, sampling=sampling)
             cases.append((wrong, INVALID, f"sampling.{name}"))
     for name, value in LATER.items():
@@ -139,7 +157,7 @@ async def test_limits_themselves_are_taken(start_fleet: StartFleet) -> None:
         for name, values in TAKEN.items():
             for value in values:
                 good = GenerateRequest(
-                    token_ids=ids(0, VOCAB - 1), sampling=SamplingParams(**{name: value})
+                    token_ids=ids(0, VOCAB - 1), sampling=sampling_of(name, value)
                 )
                 await fleet.stub.Generate(good, timeout=5)
         last = GenerateRequest(
@@ -151,8 +169,27 @@ async def test_limits_themselves_are_taken(start_fleet: StartFleet) -> None:
 
 async def test_off_values_of_later_fields_are_taken(start_fleet: StartFleet) -> None:
     async with start_fleet([70, EOS]) as fleet:
-        sampling = SamplingParams(n=1, min_tokens=0, presence_penalty=0, repetition_penalty=1)
+        sampling = SamplingParams(n=1)
         await fleet.stub.Generate(GenerateRequest(token_ids=ids(5), sampling=sampling), timeout=5)
+
+
+async def test_an_empty_choice_is_refused(start_fleet: StartFleet) -> None:
+    """C23: what is allowed is banned as well, or would end an output that may not end yet."""
+    empty = [
+        SamplingParams(allowed_token_ids=[5, 6], bad_words_ids=[ids(5), ids(6)]),
+        SamplingParams(allowed_token_ids=[EOS], min_tokens=1),
+        SamplingParams(allowed_token_ids=[EOS, 5], stop_token_ids=[5], min_tokens=1),
+    ]
+    async with start_fleet([70, EOS]) as fleet:
+        for sampling in empty:
+            bad = GenerateRequest(token_ids=ids(5), sampling=sampling)
+            error = await refusal(fleet.stub.Generate(bad, timeout=5))
+            assert (error.code(), named_field(error)) == (INVALID, "sampling.allowed_token_ids")
+        one_left = SamplingParams(
+            allowed_token_ids=[EOS, 5], bad_words_ids=[ids(6)], min_tokens=1, ignore_eos=True
+        )
+        good = GenerateRequest(token_ids=ids(5), sampling=one_left)
+        await fleet.stub.Generate(good, timeout=5)
 
 
 async def test_unset_max_tokens_is_256_or_what_is_left(start_fleet: StartFleet) -> None:

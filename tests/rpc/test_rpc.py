@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import fields
 
 import grpc
 import pytest
@@ -19,7 +20,7 @@ from octavo.rpc.errors import (
     Unsupported,
     errors_to_status,
 )
-from octavo.rpc.sampling import sampling_from_proto, sampling_to_proto
+from octavo.rpc.sampling import output_to_proto, sampling_from_proto, sampling_to_proto
 from octavo.rpc.server import Server, serve_until_signal
 from octavo.sampling_params import SamplingParams
 
@@ -100,9 +101,12 @@ async def test_long_messages_do_not_break_the_status(  # type: ignore[no-untyped
 def test_sampling_survives_the_wire() -> None:
     params = SamplingParams(
         max_tokens=7, temperature=0.0, top_p=0.5, top_k=3, min_p=0.25, seed=2**64 - 1,
-        stop_token_ids=(1, 2), ignore_eos=True,
+        stop_token_ids=(1, 2), ignore_eos=True, min_tokens=3, presence_penalty=-1.5,
+        frequency_penalty=0.25, repetition_penalty=1.5, logit_bias={7: -100.0, 8: 0.5},
+        bad_words_ids=((1,), (2, 3)), allowed_token_ids=(4, 5), logprobs=0, prompt_logprobs=20,
     )  # fmt: skip
-    assert sampling_from_proto(sampling_to_proto(params)) == params
+    assert sampling_from_proto(sampling_to_proto(params), output_to_proto(params)) == params
+    assert output_to_proto(SamplingParams()) is None
 
 
 def test_zero_temperature_is_not_unset() -> None:
@@ -114,16 +118,12 @@ def test_zero_temperature_is_not_unset() -> None:
 
 def test_every_field_is_read_or_refused_by_name() -> None:
     """Built from the proto, so that a new field cannot be forgotten."""
-    known = {"max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop",
-             "stop_token_ids", "ignore_eos"}  # fmt: skip
+    known = {field.name for field in fields(SamplingParams)}
     for field in inference_pb2.SamplingParams.DESCRIPTOR.fields:
         if field.name in known:
             continue
         message = inference_pb2.SamplingParams()
-        if field.name == "logit_bias":
-            message.logit_bias[3] = 1.0
-        else:
-            setattr(message, field.name, "x" if field.type == field.TYPE_STRING else 2)
+        setattr(message, field.name, "x" if field.type == field.TYPE_STRING else 2)
         with pytest.raises(Unsupported, match=f"sampling.{field.name}"):
             sampling_from_proto(message)
 

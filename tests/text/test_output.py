@@ -72,3 +72,50 @@ def test_end_of_sequence_shows_only_when_special_tokens_do(byte_level_tokenizer:
     assert output(byte_level_tokenizer).push(token_ids).text == "a"
     shown = output(byte_level_tokenizer, skip_special_tokens=False).push(token_ids)
     assert shown.text == "a<|im_end|>"
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+@pytest.mark.parametrize("include", [True, False])
+def test_no_stop_string_ends_in_the_first_min_tokens(
+    byte_level_tokenizer: Tokenizer, size: int, include: bool
+) -> None:
+    """C15; it may begin there, and text that waits for it is not lost."""
+    token_ids = [i for letter in "abcabcabc" for i in byte_level_tokenizer.encode(letter)]
+    for min_tokens, expected in (
+        (0, ("ab", 3)),
+        (2, ("ab", 3)),
+        (3, ("abcab", 6)),
+        (5, ("abcab", 6)),
+        (6, ("abcabcab", 9)),
+        (9, ("abcabcabc", 9)),
+    ):
+        text = output(
+            byte_level_tokenizer,
+            stop=["c", "bc!", "cabd"],
+            include_stop_text=include,
+            min_tokens=min_tokens,
+        )
+        joined, count = "", 0
+        for start in range(0, len(token_ids), size):
+            delta = text.push(token_ids[start : start + size])
+            joined += delta.text
+            count += len(delta.token_ids)
+            if delta.matched_stop:
+                break
+        joined += text.finish()
+        is_cut = min_tokens < 9
+        assert (text.matched_stop == "c") == is_cut
+        assert (joined, count) == (expected[0] + ("c" if include and is_cut else ""), expected[1])
+
+
+def test_half_a_character_in_the_first_min_tokens_is_no_stop(
+    byte_level_tokenizer: Tokenizer,
+) -> None:
+    half = byte_level_tokenizer.encode("\N{OLD ITALIC LETTER A}")[:-1]
+    assert output(byte_level_tokenizer, stop=["\N{REPLACEMENT CHARACTER}"]).push(half).text == ""
+    for min_tokens in (len(half), len(half) + 1):
+        text = output(
+            byte_level_tokenizer, stop=["\N{REPLACEMENT CHARACTER}"], min_tokens=min_tokens
+        )
+        assert text.push(half).text + text.finish() == "\N{REPLACEMENT CHARACTER}"
+        assert text.matched_stop is None

@@ -196,3 +196,17 @@ def test_many_threads_get_the_same_ids_as_one(metaspace_tokenizer: Tokenizer) ->
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(both, [*range(len(texts))] * 8))
     assert together == alone * 8
+
+
+def test_bad_words_are_found_behind_a_space_and_without_one(
+    byte_level_tokenizer: Tokenizer, metaspace_tokenizer: Tokenizer
+) -> None:
+    for tokenizer in (byte_level_tokenizer, metaspace_tokenizer):
+        for word in ("test", " test"):
+            sequences = tokenizer.bad_words_ids([word])
+            texts = {tokenizer.decode([*tokenizer.encode("x"), *ids]) for ids in sequences}
+            start = tokenizer.decode(tokenizer.encode("x"))
+            assert {start + "test", start + " test"} <= texts, word
+        both = tokenizer.bad_words_ids(["test", "is", "test"])
+        assert both == tokenizer.bad_words_ids(["test", "is"])
+    assert byte_level_tokenizer.bad_words_ids([" "])

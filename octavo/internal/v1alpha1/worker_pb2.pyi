@@ -70,18 +70,20 @@ class RequestKey(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("key", "prompt_token_ids", "output_token_ids", "sampling", "group_key")
+    __slots__ = ("key", "prompt_token_ids", "output_token_ids", "sampling", "group_key", "output")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     GROUP_KEY_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
     key: RequestKey
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _inference_pb2.SamplingParams
     group_key: bytes
-    def __init__(self, key: _Optional[_Union[RequestKey, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., group_key: _Optional[bytes] = ...) -> None: ...
+    output: _inference_pb2.OutputOptions
+    def __init__(self, key: _Optional[_Union[RequestKey, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., group_key: _Optional[bytes] = ..., output: _Optional[_Union[_inference_pb2.OutputOptions, _Mapping]] = ...) -> None: ...
 
 class KvHandle(_message.Message):
     __slots__ = ("prefill",)
@@ -90,16 +92,26 @@ class KvHandle(_message.Message):
     def __init__(self, prefill: _Optional[_Union[WorkerRef, _Mapping]] = ...) -> None: ...
 
 class TokenDelta(_message.Message):
-    __slots__ = ("sample", "first_index", "token_ids", "finish_reason")
+    __slots__ = ("sample", "first_index", "token_ids", "finish_reason", "logprobs")
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     sample: int
     first_index: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: _inference_pb2.FinishReason
-    def __init__(self, sample: _Optional[int] = ..., first_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ...) -> None: ...
+    logprobs: _inference_pb2.TokenLogprobs
+    def __init__(self, sample: _Optional[int] = ..., first_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Union[_inference_pb2.TokenLogprobs, _Mapping]] = ...) -> None: ...
+
+class PromptLogprobs(_message.Message):
+    __slots__ = ("first_index", "logprobs")
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    first_index: int
+    logprobs: _inference_pb2.TokenLogprobs
+    def __init__(self, first_index: _Optional[int] = ..., logprobs: _Optional[_Union[_inference_pb2.TokenLogprobs, _Mapping]] = ...) -> None: ...
 
 class PrefillRequest(_message.Message):
     __slots__ = ("sequence", "will_be_pulled")
@@ -110,7 +122,7 @@ class PrefillRequest(_message.Message):
     def __init__(self, sequence: _Optional[_Union[SequenceSpec, _Mapping]] = ..., will_be_pulled: _Optional[bool] = ...) -> None: ...
 
 class PrefillResponse(_message.Message):
-    __slots__ = ("started", "token", "completed")
+    __slots__ = ("started", "token", "completed", "prompt_logprobs")
     class Started(_message.Message):
         __slots__ = ("cached_prompt_tokens",)
         CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -128,10 +140,12 @@ class PrefillResponse(_message.Message):
     STARTED_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     started: PrefillResponse.Started
     token: TokenDelta
     completed: PrefillResponse.Completed
-    def __init__(self, started: _Optional[_Union[PrefillResponse.Started, _Mapping]] = ..., token: _Optional[_Union[TokenDelta, _Mapping]] = ..., completed: _Optional[_Union[PrefillResponse.Completed, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: PromptLogprobs
+    def __init__(self, started: _Optional[_Union[PrefillResponse.Started, _Mapping]] = ..., token: _Optional[_Union[TokenDelta, _Mapping]] = ..., completed: _Optional[_Union[PrefillResponse.Completed, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
     __slots__ = ("start", "stop")
@@ -154,7 +168,7 @@ class DecodeRequest(_message.Message):
     def __init__(self, start: _Optional[_Union[DecodeRequest.Start, _Mapping]] = ..., stop: _Optional[_Union[DecodeRequest.Stop, _Mapping]] = ...) -> None: ...
 
 class DecodeResponse(_message.Message):
-    __slots__ = ("started", "tokens", "completed")
+    __slots__ = ("started", "tokens", "completed", "prompt_logprobs")
     class Started(_message.Message):
         __slots__ = ("cached_prompt_tokens",)
         CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -176,10 +190,12 @@ class DecodeResponse(_message.Message):
     STARTED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     started: DecodeResponse.Started
     tokens: TokenDelta
     completed: DecodeResponse.Completed
-    def __init__(self, started: _Optional[_Union[DecodeResponse.Started, _Mapping]] = ..., tokens: _Optional[_Union[TokenDelta, _Mapping]] = ..., completed: _Optional[_Union[DecodeResponse.Completed, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: PromptLogprobs
+    def __init__(self, started: _Optional[_Union[DecodeResponse.Started, _Mapping]] = ..., tokens: _Optional[_Union[TokenDelta, _Mapping]] = ..., completed: _Optional[_Union[DecodeResponse.Completed, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ...) -> None: ...
 
 class DecodeManyRequest(_message.Message):
     __slots__ = ("items",)

@@ -1,0 +1,79 @@
+"""From logits to tokens: each sequence's own rules, the draw, and log-probabilities if asked for.
+
+    logits --+-- plain rows ----------------------------> sampler --> token
+             +-- rows with rules: a float32 copy, rules -> sampler --> token
+             +-- rows asked about: as the model gave them -----------> log-probabilities
+
+A row of a sequence that asks for nothing goes straight to the sampler, wherever the others go.
+"""
+
+from collections.abc import Sequence as Listed
+
+import torch
+
+from octavo.engine.choice import Choice, PromptScore, ScoredToken
+from octavo.engine.errors import InvalidLogits, NoTokenLeft
+from octavo.engine.logit_rules import apply_rules
+from octavo.engine.logprobs import score
+from octavo.engine.sampler import sample
+from octavo.engine.sequence import Sequence
+from octavo.engine.step_plan import Chunk
+
+
+def choose(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[Choice]:
+    """Choose the next token of each sequence.
+
+    logits: [len(seqs), vocab_size], in the model's dtype; not changed.
+    """
+    special = [row for row, seq in enumerate(seqs) if not seq.is_plain]
+    if not special:
+        return [*sample(logits, seqs)]
+    ruled = [row for row in special if seqs[row].rules is not None]
+    chosen: list[Choice] = [*sample(logits, seqs, skipped=frozenset(ruled))]
+    if ruled:
+        _choose_by_rules(logits, seqs, ruled, chosen)
+    for row in special:
+        num_top, token_id = seqs[row].sampling.logprobs, chosen[row]
+        if num_top is not None and isinstance(token_id, int):
+            chosen[row] = ScoredToken(token_id, score(logits[row : row + 1], [token_id], num_top))
+    return chosen
+
+
+def score_prompts(logits: torch.Tensor, chunks: Listed[Chunk]) -> list[PromptScore]:
+    """Log-probabilities of the prompt tokens that follow each chunk's prompt_rows.
+
+    logits: [rows of all chunks, vocab_size].
+    """
+    found: list[PromptScore] = []
+    start = 0
+    for chunk in chunks:
+        rows = chunk.prompt_rows
+        found.append(_score_chunk(logits[start : start + len(rows)], chunk))
+        start += len(rows)
+    return found
+
+
+def _score_chunk(logits: torch.Tensor, chunk: Chunk) -> PromptScore:
+    rows, seq = chunk.prompt_rows, chunk.seq
+    if not logits.amax(dim=-1).isfinite().all():
+        return InvalidLogits(f"a greatest logit in the prompt of {seq.seq_id} is not finite")
+    following = seq.token_ids[rows.start + 1 : rows.stop + 1]
+    return score(logits, following, seq.sampling.prompt_logprobs or 0)
+
+
+def _choose_by_rules(
+    logits: torch.Tensor, seqs: Listed[Sequence], ruled: list[int], chosen: list[Choice]
+) -> None:
+    """Set `chosen` of the ruled rows, which holds InvalidLogits where the model's own are that."""
+    own = logits[ruled].float()
+    ruled_seqs = [seqs[row] for row in ruled]
+    apply_rules(own, ruled_seqs)
+    for row, seq, choice in zip(ruled, ruled_seqs, sample(own, ruled_seqs), strict=True):
+        if isinstance(chosen[row], InvalidLogits):
+            continue
+        if isinstance(choice, InvalidLogits):
+            choice = NoTokenLeft(
+                f"no token is left to choose for output token {seq.num_output_tokens}: "
+                "allowed_token_ids and bad_words rule out every one"
+            )
+        chosen[row] = choice

@@ -1,0 +1,257 @@
+"""Every field of SamplingParams and OutputOptions, in process and through the split, is the same.
+
+The table is checked against the proto: a field that is new there has to come here. Each case is run
+alone in one engine; all cases at once through services, cold, cached, streamed and preempted, must
+give the same tokens, text, reasons and log-probabilities.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from checkpoints import tiny_llama
+from end_to_end.fleet import running_fleet
+from end_to_end.prompts import prompt_of, streamed
+from octavo import LLM, SamplingParams
+from octavo.client import AsyncClient, Completion, OctavoError, TokenLogprob
+from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
+
+PROMPT = prompt_of(37, seed="every field")
+IM_END = 2
+CLOSE: dict[str, float] = {"rel": 1e-5, "abs": 1e-5}
+BASE: dict[str, Any] = {"seed": 11, "max_tokens": 44, "temperature": 1.0, "logprobs": 4}
+
+# Each case changes BASE; where it must show, its result differs from that of BASE.
+CASES: dict[str, list[dict[str, Any]]] = {
+    "max_tokens": [{"max_tokens": 1}, {"max_tokens": 2}, {"max_tokens": 50}],
+    "min_tokens": [{"min_tokens": 9, "logit_bias": {IM_END: 100.0}}],
+    "temperature": [{"temperature": 0.0}, {"temperature": 0.4}, {"temperature": 3.0}],
+    "top_p": [{"top_p": 0.5}],
+    "top_k": [{"top_k": 3}],
+    "min_p": [{"min_p": 0.3}],
+    "presence_penalty": [{"presence_penalty": 2.0, "temperature": 0.0}, {"presence_penalty": -2.0}],
+    "frequency_penalty": [
+        {"frequency_penalty": 2.0, "temperature": 0.0},
+        {"frequency_penalty": -1.5},
+    ],
+    "repetition_penalty": [
+        {"repetition_penalty": 1.8, "temperature": 0.0},
+        {"repetition_penalty": 0.7},
+    ],
+    "seed": [{"seed": 12}, {"seed": 2**64 - 1}],
+    "stop": [{"stop": ["e", " t", "a"]}, {"stop": ["e", " t", "a"], "min_tokens": 5}],
+    "stop_token_ids": [{"stop_token_ids": list(range(100, 164))}],
+    "ignore_eos": [{"ignore_eos": True, "logit_bias": {IM_END: 5.0}}],
+    "logit_bias": [{"logit_bias": {50: 100.0}}, {"logit_bias": {50: 6.5, 60: 6.5, 61: -100.0}}],
+    "bad_words": [{"bad_words": ["e", "the", "worker"], "temperature": 0.0}],
+    "bad_words_ids": [{"bad_words_ids": [[i] for i in range(0, 384, 2)]}],
+    "allowed_token_ids": [{"allowed_token_ids": [40, 41, 42, IM_END]}],
+    "include_text": [{}],  # and the next: the table's test sends them as messages
+    "include_token_ids": [{}],
+    "logprobs": [{"logprobs": None}, {"logprobs": 0}, {"logprobs": 20}],
+    "prompt_logprobs": [{"prompt_logprobs": 0}, {"prompt_logprobs": 20, "max_tokens": 1}],
+    "include_stop_text": [{"stop": ["e", " t", "a"], "include_stop_text": True}],
+    "skip_special_tokens": [{"skip_special_tokens": False, "logit_bias": {0: 100.0, 1: 100.0}}],
+    "echo": [{"echo": True}],
+}
+SHOWS_ELSEWHERE = {"include_text", "include_token_ids", "echo"}
+UNSUPPORTED: dict[str, Any] = {
+    "n": 2,
+    "json_schema": "{}",
+    "regex": "a",
+    "ebnf_grammar": "root ::= 'a'",
+}
+ALL = [case for cases in CASES.values() for case in cases]
+
+
+def test_no_field_is_forgotten() -> None:
+    sampling = {field.name for field in inference_pb2.SamplingParams.DESCRIPTOR.fields}
+    output = {field.name for field in inference_pb2.OutputOptions.DESCRIPTOR.fields}
+    assert sampling | output == CASES.keys() | UNSUPPORTED.keys()
+    assert not CASES.keys() & UNSUPPORTED.keys()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a caller gets, whichever way."""
+
+    token_ids: list[int]
+    text: str
+    has_stopped: bool
+    logprobs: list[TokenLogprob] | None
+    prompt_logprobs: Sequence[TokenLogprob | None] | None
+
+
+def in_process(llm: LLM, cases: list[dict[str, Any]]) -> list[Result]:
+    """All at once."""
+    params = [
+        SamplingParams(**{k: v for k, v in (BASE | case).items() if k != "echo"}) for case in cases
+    ]
+    outputs = llm.generate([PROMPT] * len(cases), params, use_tqdm=False)
+    assert llm.engine.scheduler.pool.num_held == 0
+    results = []
+    for output in outputs:
+        (one,) = output.outputs
+        has_stopped = one.finish_reason == "stop"
+        results.append(
+            Result(one.token_ids, one.text, has_stopped, one.logprobs, output.prompt_logprobs)
+        )
+    return results
+
+
+def served(completion: Completion) -> Result:
+    return Result(
+        completion.token_ids,
+        completion.text,
+        completion.finish_reason != "length",
+        completion.logprobs,
+        completion.prompt_logprobs,
+    )
+
+
+def check(found: Sequence[Result], expected: Sequence[Result]) -> None:
+    for case, got, wanted in zip(ALL, found, expected, strict=True):
+        assert got.token_ids == wanted.token_ids, case
+        assert (got.text, got.has_stopped) == (wanted.text, wanted.has_stopped), case
+        check_logprobs(got.logprobs, wanted.logprobs)
+        check_logprobs(got.prompt_logprobs, wanted.prompt_logprobs)
+
+
+def check_logprobs(
+    found: Sequence[TokenLogprob | None] | None, expected: Sequence[TokenLogprob | None] | None
+) -> None:
+    assert (found is None) == (expected is None)
+    for got, wanted in zip(found or (), expected or (), strict=True):
+        assert (got is None) == (wanted is None)
+        if got is None or wanted is None:
+            continue
+        assert got.token_id == wanted.token_id
+        assert got.logprob == pytest.approx(wanted.logprob, **CLOSE)
+        assert [i for i, _ in got.top] == [i for i, _ in wanted.top]
+        assert [v for _, v in got.top] == pytest.approx([v for _, v in wanted.top], **CLOSE)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("fields") / "llama")
+
+
+def make_llm(model: Path, num_blocks: int = 512) -> LLM:
+    return LLM(str(model), dtype="float32", device="cpu", num_blocks=num_blocks, num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def alone(llama: Path) -> list[Result]:
+    """Each case by itself, with nothing cached."""
+    llm = make_llm(llama)
+    results = []
+    for number, case in enumerate(ALL):
+        llm._group_key = bytes([number] * 32)  # nothing of another case is found
+        results += in_process(llm, [case])
+    assert llm.counters().prompt_tokens_cached == 0
+    return results
+
+
+def test_every_field_does_something(llama: Path, alone: list[Result]) -> None:
+    (base,) = in_process(make_llm(llama), [{}])
+    assert not base.has_stopped and len(base.token_ids) == 44, "BASE leaves no room to show"
+    index = 0
+    for name, cases in CASES.items():
+        for case in cases:
+            assert (alone[index] != base) == (name not in SHOWS_ELSEWHERE), case
+            index += 1
+
+
+def test_in_process_cached_crowded_and_preempted(llama: Path, alone: list[Result]) -> None:
+    llm = make_llm(llama)
+    check(in_process(llm, ALL), alone)
+    check(in_process(llm, ALL), alone)  # cached
+    check([in_process(llm, [case])[0] for case in ALL], alone)
+    assert llm.counters().prompt_tokens_cached > len(ALL) * 32
+    tight = make_llm(llama, num_blocks=12)
+    check(in_process(tight, ALL), alone)
+    assert tight.counters().preemptions > 0
+
+
+@pytest.mark.parametrize("num_pairs", [1, 2])
+@pytest.mark.parametrize("way", ["pulled", "local", "preempted"])
+async def test_served_it_is_the_same(
+    llama: Path, alone: list[Result], num_pairs: int, way: str
+) -> None:
+    decode: dict[str, Any] = {"local_prefill_max_tokens": 64 if way == "local" else 0}
+    if way == "preempted":
+        decode["num_blocks"] = 12
+    async with (
+        running_fleet(llama, num_pairs, num_pairs, decode=decode) as fleet,
+        AsyncClient(fleet.address, timeout_s=60) as client,
+    ):
+        for salts in ([f"cold {i}" for i in range(len(ALL))], ["hot"] * len(ALL)):
+            asked = [
+                client.generate(PROMPT, cache_salt=salt, **BASE | case)
+                for case, salt in zip(ALL, salts, strict=True)
+            ]
+            check([served(completion) for completion in await asyncio.gather(*asked)], alone)
+        streams = [streamed(client, PROMPT, cache_salt="hot", **BASE | case) for case in ALL]
+        check([served(completion) for completion in await asyncio.gather(*streams)], alone)
+        one_by_one = [await client.generate(PROMPT, **BASE | case) for case in ALL]
+        check([served(completion) for completion in one_by_one], alone)
+        preemptions = sum(w.counters.preemptions for w in await fleet.workers("decode"))
+        assert (preemptions > 0) == (way == "preempted")
+        await fleet.wait_until_quiet()
+
+
+async def test_what_is_included_and_the_echo(llama: Path) -> None:
+    async with (
+        running_fleet(llama) as fleet,
+        AsyncClient(fleet.address, timeout_s=20) as client,
+        grpc.aio.insecure_channel(fleet.address) as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
+        facts = await client.generate("The prefill worker", max_tokens=5, seed=1, echo=True)
+        assert facts.prompt == "The prefill worker"
+        assert facts.prompt_token_ids == await client.tokenize("The prefill worker")
+        assert facts.prompt_logprobs is None
+        chat = [{"role": "user", "content": "hi"}]
+        shown = await client.generate(chat, max_tokens=1, echo=True, skip_special_tokens=False)
+        assert shown.prompt_token_ids == await client.tokenize(chat)
+        assert shown.prompt.startswith("<|im_start|>user\nhi<|im_end|>")
+        hidden = await client.generate(chat, max_tokens=1, echo=True)
+        assert hidden.prompt == "user\nhi\nassistant\n"
+        for text in (True, False):
+            for ids in (True, False):
+                output = inference_pb2.OutputOptions(
+                    include_text=text, include_token_ids=ids, logprobs=1, echo=True
+                )
+                whole = await stub.Generate(
+                    inference_pb2.GenerateRequest(
+                        token_ids=inference_pb2.TokenIds(ids=PROMPT),
+                        sampling=inference_pb2.SamplingParams(seed=1, max_tokens=5),
+                        output=output,
+                    )
+                )
+                (candidate,) = whole.candidates
+                assert (bool(candidate.text), bool(candidate.token_ids)) == (text, ids)
+                assert len(candidate.logprobs.logprobs) == 5
+                assert (bool(whole.prompt.text), len(whole.prompt.token_ids)) == (text, 37)
+
+
+async def test_what_is_not_supported_is_unimplemented_by_name(llama: Path) -> None:
+    async with (
+        running_fleet(llama) as fleet,
+        grpc.aio.insecure_channel(fleet.address) as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
+        for name, value in UNSUPPORTED.items():
+            request = inference_pb2.GenerateRequest(
+                text="x", sampling=inference_pb2.SamplingParams(**{name: value})
+            )
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.Generate(request, timeout=5)
+            error = OctavoError.of(refused.value)
+            assert error.code is grpc.StatusCode.UNIMPLEMENTED
+            assert error.field == f"sampling.{name}"
