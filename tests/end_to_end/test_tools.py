@@ -60,6 +60,8 @@ async def test_a_call_reaches_the_caller_and_its_result_the_model(
             ("add", ARGUMENTS)
         ]
         assert whole.token_ids == token_ids
+        prompt = await client.tokenize(CHAT, tools=TOOLS)
+        assert len(prompt) == whole.usage.prompt_tokens > len(await client.tokenize(CHAT))
         stream = client.stream(CHAT, temperature=0.0, tools=TOOLS)
         deltas = [delta async for delta in stream]
         assert "".join(delta.text for delta in deltas) == text
@@ -85,6 +87,7 @@ async def test_llm_returns_calls_as_the_service_does(
     output = with_tools.outputs[0]
     assert (output.text, output.finish_reason, output.token_ids) == (text, "tool_calls", token_ids)
     assert [(call.name, call.arguments) for call in output.tool_calls] == [("add", ARGUMENTS)]
+    assert with_tools.prompt_token_ids == llm.tokenizer.encode_chat(CHAT, tools=TOOLS)
     [plain] = llm.chat(CHAT, params, use_tqdm=False)
     assert (plain.outputs[0].text, plain.outputs[0].finish_reason) == ("".join(words), "stop")
     params = SamplingParams(temperature=0.0, max_tokens=len(token_ids) - 1)

@@ -215,6 +215,20 @@ def flat(parts: Parts) -> tuple[str, Parts]:
     return texts, [part for part in parts if not isinstance(part, str)]
 
 
+@settings(max_examples=200, deadline=None)
+@given(format=ANY_FORMAT, pieces=st.lists(PIECES, max_size=14))
+def test_what_may_become_a_marker_is_held_whole(format: ToolCallFormat, pieces: list[str]) -> None:
+    parser = ToolCallParser(ToolUse(format, TOOLS))
+    halves = {marker[:end] for marker in format.markers for end in range(1, len(marker))}
+    text = ""
+    for letter in "".join(pieces):
+        parser.push(letter)
+        text += letter
+        assert len(parser._held) >= max(
+            [len(half) for half in halves if text.endswith(half)] or [0]
+        )
+
+
 @settings(max_examples=300, deadline=None)
 @given(format=ANY_FORMAT, pieces=st.lists(PIECES, max_size=14))
 def test_nothing_but_calls_and_the_space_around_them_leaves_the_text(
