@@ -18,15 +18,16 @@ MAX_LOGPROBS = 20
 MAX_PROMPT_LOGPROBS = 1_000_000
 GREEDY_BELOW = 1e-5
 
-_RANGES = {
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "presence_penalty": (-2.0, 2.0),
-    "frequency_penalty": (-2.0, 2.0),
-    "repetition_penalty": (1e-3, 1e3),
-    "logprobs": (0, MAX_LOGPROBS),
-    "prompt_logprobs": (0, MAX_LOGPROBS),
-}
+_RANGES = (
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("repetition_penalty", 1e-3, 1e3),
+    ("logprobs", 0, MAX_LOGPROBS),
+    ("prompt_logprobs", 0, MAX_LOGPROBS),
+)
+_LISTS = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "allowed_token_ids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +70,10 @@ class SamplingParams:
             raise ValueError(
                 f"min_tokens must be 0 to max_tokens, {self.max_tokens}, got {self.min_tokens}"
             )
-        for name, (low, high) in _RANGES.items():
+        for name, low, high in _RANGES:
             value = getattr(self, name)
-            if value is not None:
-                _check_range(name, value, low, high)
+            if value is not None and not low <= value <= high:  # NaN is neither
+                raise _out_of_range(name, value, low, high)
         if self.top_k < -1:
             raise ValueError(f"top_k must be -1 (off), 0 (off) or positive, got {self.top_k}")
         if self.seed is not None and not 0 <= self.seed < 2**64:
@@ -84,16 +85,15 @@ class SamplingParams:
 
     def _freeze(self) -> None:
         """Callers of LLM write lists; the frozen value holds tuples."""
-        frozen: dict[str, object] = {
-            name: (texts,) if isinstance(texts, str) else tuple(texts)
-            for name, texts in (("stop", self.stop), ("bad_words", self.bad_words))
-        }
-        frozen["stop_token_ids"] = tuple(self.stop_token_ids)
-        frozen["allowed_token_ids"] = tuple(self.allowed_token_ids)
-        frozen["bad_words_ids"] = tuple(tuple(ids) for ids in self.bad_words_ids)
-        frozen["logit_bias"] = dict(self.logit_bias)
-        for name, value in frozen.items():
-            object.__setattr__(self, name, value)
+        for name in _LISTS:
+            value = getattr(self, name)
+            if type(value) is not tuple:
+                value = (value,) if isinstance(value, str) else tuple(value)
+                object.__setattr__(self, name, value)
+        if self.bad_words_ids:
+            object.__setattr__(self, "bad_words_ids", tuple(map(tuple, self.bad_words_ids)))
+        if self.logit_bias:
+            object.__setattr__(self, "logit_bias", dict(self.logit_bias))
 
     def _check_stops(self) -> None:
         _check_texts("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_STRING_BYTES)
@@ -103,7 +103,8 @@ class SamplingParams:
         _check_ids("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS)
         _check_ids("logit_bias", self.logit_bias, MAX_LOGIT_BIASES)
         for bias in self.logit_bias.values():
-            _check_range("logit_bias", bias, -100.0, 100.0)
+            if not -100.0 <= bias <= 100.0:
+                raise _out_of_range("logit_bias", bias, -100.0, 100.0)
         _check_texts("bad_words", self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_BYTES)
         _check_count("bad_words_ids", len(self.bad_words_ids), MAX_BAD_WORDS_IDS, "sequences")
         for token_ids in self.bad_words_ids:
@@ -153,9 +154,8 @@ class SamplingParams:
             raise ValueError("bad_words_ids leaves no token to choose: every one is ruled out")
 
 
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if math.isnan(value) or not low <= value <= high:
-        raise ValueError(f"{name} must be {low:g} to {high:g}, got {value}")
+def _out_of_range(name: str, value: float, low: float, high: float) -> ValueError:
+    return ValueError(f"{name} must be {low:g} to {high:g}, got {value}")
 
 
 def _check_count(name: str, count: int, limit: int, what: str) -> None:

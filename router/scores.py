@@ -38,13 +38,15 @@ class Scores:
         return joined(self._prompt) if self._prompt else TokenLogprobs(())
 
     def take_prompt(self, message: worker_pb2.PromptLogprobs) -> None:
-        """Of further prompt tokens, in order."""
-        if message.first_index != self._num_prompt_scores + 1:
+        """Of further prompt tokens, in order; another attempt tells the first ones again."""
+        num_known = self._num_prompt_scores + 1 - message.first_index
+        if num_known < 0:
             raise DataLoss(
                 f"log-probabilities from prompt token {message.first_index} on came where "
                 f"{self._num_prompt_scores + 1} was due"
             )
-        scores = _read(message.logprobs)
+        told = _read(message.logprobs)
+        scores = told.part(num_known, len(told))
         self._prompt.append(scores)
         self._num_prompt_scores += len(scores)
 

@@ -1,9 +1,10 @@
 import math
+from dataclasses import replace
 
 import pytest
 
 from octavo import SamplingParams
-from octavo.sampling_params import check_length, check_prompt
+from octavo.sampling_params import check_length, check_prompt, check_prompt_logprobs
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,29 @@ from octavo.sampling_params import check_length, check_prompt
         ("stop", ["x"] * 17),
         ("stop_token_ids", [-1]),
         ("stop_token_ids", range(65)),
+        ("min_tokens", -1),
+        ("min_tokens", 257),
+        ("presence_penalty", 2.1),
+        ("presence_penalty", math.nan),
+        ("frequency_penalty", -2.1),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", math.inf),
+        ("logit_bias", {1: 100.5}),
+        ("logit_bias", {1: math.nan}),
+        ("logit_bias", {-1: 1.0}),
+        ("logit_bias", dict.fromkeys(range(1025), 1.0)),
+        ("bad_words", [""]),
+        ("bad_words", "x" * 257),
+        ("bad_words", ["x"] * 257),
+        ("bad_words_ids", [[]]),
+        ("bad_words_ids", [[1, -1]]),
+        ("bad_words_ids", [[1] * 513]),
+        ("bad_words_ids", [[1]] * 1025),
+        ("allowed_token_ids", [-1]),
+        ("allowed_token_ids", range(65537)),
+        ("logprobs", -1),
+        ("logprobs", 21),
+        ("prompt_logprobs", 21),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: object) -> None:
@@ -43,6 +67,45 @@ def test_legal_extremes_are_accepted(temperature: float, top_p: float, top_k: in
 
 def test_one_stop_string_may_be_written_without_a_list() -> None:
     assert SamplingParams(stop="###").stop == ("###",)
+
+
+def test_lists_are_copied_and_hashable() -> None:
+    ids, bias = [[1], [2, 3]], {4: 1.0}
+    params = SamplingParams(bad_words_ids=ids, logit_bias=bias, bad_words="a")  # type: ignore[arg-type]
+    ids[0].append(9)
+    bias[5] = 1.0
+    assert params.bad_words_ids == ((1,), (2, 3)) and params.bad_words == ("a",)
+    assert params.logit_bias == {4: 1.0}
+    assert len({params, SamplingParams(), SamplingParams()}) == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"logit_bias": {10: 1.0}},
+        {"allowed_token_ids": [10]},
+        {"bad_words_ids": [[1, 10]]},
+        {"stop_token_ids": [10]},
+        {"allowed_token_ids": [1, 2], "bad_words_ids": [[1], [2]]},
+        {"allowed_token_ids": [1, 2], "min_tokens": 1, "stop_token_ids": [1, 2]},
+        {"allowed_token_ids": [7], "min_tokens": 1},
+        {"bad_words_ids": [[i] for i in range(10)]},
+    ],
+)
+def test_what_the_vocabulary_cannot_give_is_refused_by_name(fields: dict[str, object]) -> None:
+    params = SamplingParams(**fields)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"{list(fields)[0]} "):
+        params.check_vocabulary(10, [7])
+    if "min_tokens" not in fields:
+        return
+    replace(params, min_tokens=0).check_vocabulary(10, [7])
+
+
+def test_log_probabilities_of_a_prompt_fit_a_message() -> None:
+    check_prompt_logprobs(10**6, None)
+    check_prompt_logprobs(10**6, 0)
+    with pytest.raises(ValueError, match="prompt_logprobs 20 of 47620 tokens are 1000020"):
+        check_prompt_logprobs(47620, 20)
 
 
 def test_prompt_checks_name_the_limit() -> None:

@@ -15,14 +15,20 @@ from octavo.kernels.cpu.softmax_weights import weigh
 from octavo.token_logprobs import TokenLogprobs
 
 Row = npt.NDArray[np.float32]  # [vocab_size]
+Rows = npt.NDArray[np.float32]  # [N, vocab_size]
 
 
-def score(logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> TokenLogprobs:
+def on_host(logits: torch.Tensor) -> Rows:
+    """Rows of logits, in the model's dtype and anywhere, as `score` takes them."""
+    rows: Rows = logits.float().cpu().numpy()
+    return rows
+
+
+def score(rows: Rows, token_ids: Sequence[int], num_top: int) -> TokenLogprobs:
     """The log-probability of one token in each row, and those of the num_top likeliest.
 
-    logits: [len(token_ids), vocab_size], in the model's dtype, every value finite or -inf.
+    Every logit is finite or -inf, the greatest of a row finite.
     """
-    rows: npt.NDArray[np.float32] = logits.float().cpu().numpy()
     num_top = min(num_top, rows.shape[1])
     logprobs: list[float] = []
     top_token_ids: list[int] = []

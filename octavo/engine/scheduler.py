@@ -9,7 +9,6 @@ computes some of the difference. One token behind is a decode row, more is a chu
 """
 
 from collections.abc import Sequence as Listed
-from dataclasses import replace
 from itertools import chain
 
 from octavo.block_key import root_key
@@ -20,15 +19,14 @@ from octavo.engine.choice import Choice, PromptScore, ScoredToken
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.limits import Limits
 from octavo.engine.load import Counters, Load
+from octavo.engine.outputs import Outputs
 from octavo.engine.preemption import choose_victim, recompute
 from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.prompt_rows import plan_scored_rows
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
 from octavo.engine.step_plan import Chunk, StepPlan
 from octavo.engine.waiting_queue import WaitingQueue
 from octavo.token_logprobs import TokenLogprobs
-
-# Rows of logits in a step for prompts' log-probabilities at most: each has the whole vocabulary.
-MAX_PROMPT_ROWS = 256
 
 
 class Scheduler:
@@ -54,7 +52,7 @@ class Scheduler:
         self._filling: dict[str, Sequence] = {}
         self._lingering: dict[str, Sequence] = {}  # finished, their lease still holds the blocks
         self._pulls: dict[str, list[int]] = {}  # blocks that copies may still be writing
-        self._outputs: list[SequenceOutput] = []  # not told yet
+        self._outputs = Outputs()
 
     @property
     def has_work(self) -> bool:
@@ -154,8 +152,7 @@ class Scheduler:
 
     def drain_outputs(self) -> list[SequenceOutput]:
         """What there is to tell since the last call."""
-        outputs, self._outputs = self._outputs, []
-        return outputs
+        return self._outputs.drain()
 
     def load(self) -> Load:
         behind = sum(seq.num_missing_tokens for seq in self._running if seq.num_missing_tokens > 1)
@@ -191,7 +188,7 @@ class Scheduler:
         if seq.num_missing_tokens == 1:
             plan.decodes.append(seq)
         elif seq.num_unscored_rows > 0:
-            num_tokens = _plan_scored_rows(plan, seq, num_tokens)
+            num_tokens = plan_scored_rows(plan, seq, num_tokens)
         else:
             plan.add(Chunk(seq, num_tokens))
         return budget - num_tokens
@@ -219,7 +216,9 @@ class Scheduler:
             else:
                 budget = self._run(plan, seq, budget)
                 if seq.is_leased:
-                    self._tell(seq)  # whoever reads its blocks may begin with the cached ones
+                    self._outputs.tell(
+                        seq
+                    )  # whoever reads its blocks may begin with the cached ones
 
     def _run(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
         seq.status = Status.RUNNING
@@ -232,7 +231,7 @@ class Scheduler:
         # Copies own their destination: these stay held until end_pull, whatever becomes of seq.
         self._pulls[seq.seq_id] = seq.block_ids[seq.num_registered_blocks :]
         self.pool.touch(self._pulls[seq.seq_id])
-        self._tell(seq)
+        self._outputs.tell(seq)
 
     def _ensure_slot(self, seq: Sequence) -> bool:
         """Whether the next token has a slot; False if `seq` had to give up its blocks."""
@@ -262,17 +261,18 @@ class Scheduler:
         self.totals.prompt_tokens_computed += max(0, min(num_tokens, num_prompt_left))
         for found in (score, sampled):
             if isinstance(found, InvalidLogits):
-                self._fail(seq, found)
+                self._finish(seq)  # and register nothing: its KV may be as bad as its logits
+                self._outputs.tell_error(seq, found)
                 return
         self._register(seq, num_before)
         if isinstance(score, TokenLogprobs):
-            self._tell_score(seq, score)
+            self._outputs.tell_score(seq, score)
         if isinstance(sampled, ScoredToken):
             self._append(seq, sampled.token_id, sampled.logprobs)
         elif isinstance(sampled, int):
             self._append(seq, sampled)
         elif seq.is_leased or not seq.is_announced:
-            self._tell(seq)
+            self._outputs.tell(seq)
 
     def _register(self, seq: Sequence, num_before: int) -> None:
         """Let the prefix cache find the blocks that filled up since num_before tokens."""
@@ -292,11 +292,7 @@ class Scheduler:
         self.totals.tokens_generated += 1
         if seq.is_finished:
             self._finish(seq)
-        self._tell(seq, (token_id,), first_index, logprobs)
-
-    def _fail(self, seq: Sequence, error: InvalidLogits) -> None:
-        self._finish(seq)  # and register nothing: its KV may be as bad as its logits
-        self._outputs.append(SequenceOutput(seq.seq_id, seq.num_computed_tokens, error=error))
+        self._outputs.tell(seq, (token_id,), first_index, logprobs)
 
     def _finish(self, seq: Sequence) -> None:
         self._running.remove(seq)
@@ -311,49 +307,3 @@ class Scheduler:
         self.pool.free(seq.take_blocks())
         self.pool.free(seq.retired_block_ids)
         seq.retired_block_ids = []
-
-    def _tell_score(self, seq: Sequence, score: TokenLogprobs) -> None:
-        """Prompt tokens' log-probabilities, each once, whatever is computed again later."""
-        first = seq.num_scored_rows + 1
-        seq.num_scored_rows += len(score)
-        self._tell(seq)
-        self._outputs[-1] = replace(
-            self._outputs[-1], prompt_logprobs=score, first_prompt_index=first
-        )
-
-    def _tell(
-        self,
-        seq: Sequence,
-        token_ids: tuple[int, ...] = (),
-        first_index: int = 0,
-        logprobs: TokenLogprobs | None = None,
-    ) -> None:
-        is_first, seq.is_announced = not seq.is_announced, True
-        shows_blocks = seq.is_leased or seq.status is Status.FILLING
-        output = SequenceOutput(
-            seq.seq_id,
-            seq.num_computed_tokens,
-            token_ids,
-            first_index,
-            seq.finish_reason,
-            tuple(seq.block_ids) if shows_blocks else (),
-            seq.num_cached_tokens if is_first else None,
-            logprobs=logprobs,
-        )
-        self._outputs.append(output)
-
-
-def _plan_scored_rows(plan: StepPlan, seq: Sequence, num_tokens: int) -> int:
-    """Plan a chunk whose logits give log-probabilities of the prompt; returns its tokens.
-
-    It is cut short, to nothing if need be, where the step has enough rows of logits.
-    """
-    first = max(seq.num_computed_tokens, seq.num_scored_rows)
-    room = MAX_PROMPT_ROWS - plan.num_prompt_rows
-    stop = min(seq.num_computed_tokens + num_tokens, seq.num_prompt_tokens - 1)
-    if stop - first > room:
-        stop = first + room
-        num_tokens = stop - seq.num_computed_tokens
-    if num_tokens > 0:
-        plan.add(Chunk(seq, num_tokens, range(first, max(first, stop))))
-    return num_tokens

@@ -9,12 +9,13 @@ A row of a sequence that asks for nothing goes straight to the sampler, wherever
 
 from collections.abc import Sequence as Listed
 
+import numpy as np
 import torch
 
 from octavo.engine.choice import Choice, PromptScore, ScoredToken
 from octavo.engine.errors import InvalidLogits, NoTokenLeft
 from octavo.engine.logit_rules import apply_rules
-from octavo.engine.logprobs import score
+from octavo.engine.logprobs import on_host, score
 from octavo.engine.sampler import sample
 from octavo.engine.sequence import Sequence
 from octavo.engine.step_plan import Chunk
@@ -32,10 +33,9 @@ def choose(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[Choice]:
     chosen: list[Choice] = [*sample(logits, seqs, skipped=frozenset(ruled))]
     if ruled:
         _choose_by_rules(logits, seqs, ruled, chosen)
-    for row in special:
-        num_top, token_id = seqs[row].sampling.logprobs, chosen[row]
-        if num_top is not None and isinstance(token_id, int):
-            chosen[row] = ScoredToken(token_id, score(logits[row : row + 1], [token_id], num_top))
+    asked = [row for row in special if seqs[row].sampling.logprobs is not None]
+    if asked:
+        _score_chosen(logits, seqs, asked, chosen)
     return chosen
 
 
@@ -55,10 +55,22 @@ def score_prompts(logits: torch.Tensor, chunks: Listed[Chunk]) -> list[PromptSco
 
 def _score_chunk(logits: torch.Tensor, chunk: Chunk) -> PromptScore:
     rows, seq = chunk.prompt_rows, chunk.seq
-    if not logits.amax(dim=-1).isfinite().all():
+    host = on_host(logits)
+    if not np.isfinite(host.max(axis=1)).all():
         return InvalidLogits(f"a greatest logit in the prompt of {seq.seq_id} is not finite")
     following = seq.token_ids[rows.start + 1 : rows.stop + 1]
-    return score(logits, following, seq.sampling.prompt_logprobs or 0)
+    return score(host, following, seq.sampling.prompt_logprobs or 0)
+
+
+def _score_chosen(
+    logits: torch.Tensor, seqs: Listed[Sequence], asked: list[int], chosen: list[Choice]
+) -> None:
+    """Give the tokens of the asked rows their log-probabilities."""
+    for row, line in zip(asked, on_host(logits[asked]), strict=True):
+        token_id = chosen[row]
+        if isinstance(token_id, int):
+            scores = score(line[None], [token_id], seqs[row].sampling.logprobs or 0)
+            chosen[row] = ScoredToken(token_id, scores)
 
 
 def _choose_by_rules(

@@ -8,10 +8,12 @@ import torch
 
 from checkpoints import reference_logits, tiny_llama
 from engine.tiny import make_sequence, run, tiny_engine
-from octavo.engine import scheduler
+from octavo.engine import prompt_rows, token_choice
+from octavo.engine.choice import ScoredToken
 from octavo.engine.engine import Engine
 from octavo.engine.errors import InvalidLogits, NoTokenLeft
-from octavo.engine.logprobs import score
+from octavo.engine.logit_rules import apply_rules
+from octavo.engine.logprobs import on_host, score
 from octavo.engine.sequence import Sequence
 from octavo.engine.token_choice import choose
 from octavo.sampling_params import SamplingParams
@@ -92,7 +94,7 @@ def test_prompt_and_output_cold_hot_and_in_chunks(llama: Path, length: int) -> N
 def test_many_prompts_share_the_rows_of_a_step(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "MAX_PROMPT_ROWS", 10)
+    monkeypatch.setattr(prompt_rows, "MAX_PROMPT_ROWS", 10)
     engine = tiny_engine(llama)
     sampling = SamplingParams(temperature=0.0, max_tokens=3, logprobs=0, prompt_logprobs=0)
     seqs = [make_sequence(f"s{i}", prompt_of(3 + 11 * i), sampling) for i in range(5)]
@@ -137,17 +139,17 @@ def test_equals_stand_in_the_order_of_their_ids() -> None:
     logits = torch.tensor(
         [[1.0, 3.0, 2.0, 3.0, 2.0, 2.0], [0.0] * 6, [-torch.inf, 1, -torch.inf, 1, 1, 0]]
     )
-    found = score(logits, [2, 5, 0], 4)
+    found = score(on_host(logits), [2, 5, 0], 4)
     assert found.top_token_ids == (1, 3, 2, 4, 0, 1, 2, 3, 1, 3, 4, 5)
     assert found.logprobs[1] == pytest.approx(-np.log(6))
     assert found.logprobs[2] == -np.inf
-    assert len(score(logits, [0, 0, 0], 20).top_token_ids) == 18
+    assert len(score(on_host(logits), [0, 0, 0], 20).top_token_ids) == 18
 
 
 def test_bfloat16_rows_are_read_as_they_are() -> None:
     logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(1)).bfloat16()
     expected = torch.log_softmax(logits.double(), dim=-1)
-    found = score(logits, [4, 5, 6], 0)
+    found = score(on_host(logits), [4, 5, 6], 0)
     assert found.logprobs == pytest.approx(expected[[0, 1, 2], [4, 5, 6]].tolist(), abs=1e-6)
 
 
@@ -164,3 +166,36 @@ def test_rows_that_cannot_be_chosen_from_are_errors_and_others_are_exact() -> No
     assert first == third and not isinstance(first, int | InvalidLogits)
     assert isinstance(second, InvalidLogits) and not isinstance(second, NoTokenLeft)
     assert isinstance(fourth, NoTokenLeft) and "output token 0" in str(fourth)
+
+
+def test_rows_that_ask_for_nothing_are_neither_copied_nor_scored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the rows of a rule are looked at; the model's own logits are changed by nobody."""
+    given = torch.randn(6, VOCAB, generator=torch.Generator().manual_seed(2))
+    logits = given.clone()
+    samplings = [SamplingParams(seed=i, temperature=i % 2 * 0.8) for i in range(6)]
+    samplings[2] = SamplingParams(seed=2, temperature=0.8, logit_bias={7: 50.0}, logprobs=1)
+    samplings[5] = SamplingParams(seed=5, temperature=0.0, logprobs=0)
+    seqs = [make_sequence(f"s{i}", [1, 2], sampling) for i, sampling in enumerate(samplings)]
+    ruled: list[int] = []
+    scored: list[int] = []
+
+    def watched_rules(rows: torch.Tensor, seqs: list[Sequence]) -> None:
+        ruled.append(len(rows))
+        apply_rules(rows, seqs)
+
+    def watched_score(rows: np.ndarray, token_ids: list[int], num_top: int) -> TokenLogprobs:
+        scored.append(len(rows))
+        return score(rows, token_ids, num_top)
+
+    monkeypatch.setattr(token_choice, "apply_rules", watched_rules)
+    monkeypatch.setattr(token_choice, "score", watched_score)
+    together = choose(logits, seqs)
+    assert (ruled, scored) == ([1], [1, 1]) and torch.equal(logits, given)
+    assert isinstance(together[2], ScoredToken) and together[2].token_id == 7
+    assert together == [choose(logits[i : i + 1], [seq])[0] for i, seq in enumerate(seqs)]
+    ruled.clear()
+    plain = [0, 1, 3, 4]
+    assert choose(logits[plain], [seqs[i] for i in plain]) == [together[i] for i in plain]
+    assert not ruled

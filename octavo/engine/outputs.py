@@ -1,0 +1,56 @@
+"""What a scheduler has to tell of its sequences, in the order in which it happened."""
+
+from dataclasses import replace
+
+from octavo.engine.sequence import Sequence, SequenceOutput, Status
+from octavo.token_logprobs import TokenLogprobs
+
+
+class Outputs:
+    """Those not told yet."""
+
+    def __init__(self) -> None:
+        self._untold: list[SequenceOutput] = []
+
+    def __len__(self) -> int:
+        return len(self._untold)
+
+    def drain(self) -> list[SequenceOutput]:
+        """What came since the last call."""
+        untold, self._untold = self._untold, []
+        return untold
+
+    def tell(
+        self,
+        seq: Sequence,
+        token_ids: tuple[int, ...] = (),
+        first_index: int = 0,
+        logprobs: TokenLogprobs | None = None,
+    ) -> None:
+        """How far a sequence got, and its new tokens."""
+        is_first, seq.is_announced = not seq.is_announced, True
+        shows_blocks = seq.is_leased or seq.status is Status.FILLING
+        output = SequenceOutput(
+            seq.seq_id,
+            seq.num_computed_tokens,
+            token_ids,
+            first_index,
+            seq.finish_reason,
+            tuple(seq.block_ids) if shows_blocks else (),
+            seq.num_cached_tokens if is_first else None,
+            logprobs=logprobs,
+        )
+        self._untold.append(output)
+
+    def tell_score(self, seq: Sequence, score: TokenLogprobs) -> None:
+        """Prompt tokens' log-probabilities, each once, whatever is computed again later."""
+        first = seq.num_scored_rows + 1
+        seq.num_scored_rows += len(score)
+        self.tell(seq)
+        self._untold[-1] = replace(
+            self._untold[-1], prompt_logprobs=score, first_prompt_index=first
+        )
+
+    def tell_error(self, seq: Sequence, error: Exception) -> None:
+        """The sequence ended because of this."""
+        self._untold.append(SequenceOutput(seq.seq_id, seq.num_computed_tokens, error=error))
