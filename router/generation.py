@@ -139,15 +139,12 @@ class Generator:
                 run.report.ended_at = time.monotonic()
                 yield Completed(num_prompt, num_output, run.report)
 
-    def _prompt(self, request: Request, run: Run) -> Prompt | None:
+    @staticmethod
+    def _prompt(request: Request, run: Run) -> Prompt | None:
         logprobs = run.report.scores.prompt if run.report.scores is not None else None
         if not request.echo and logprobs is None:
             return None
-        text = ""
-        if request.echo:
-            skips = request.sampling.skip_special_tokens
-            text = self._model.tokenizer.decode(request.prompt_token_ids, skips)
-        return Prompt(text, request.prompt_token_ids, logprobs)
+        return Prompt(request.prompt_text, request.prompt_token_ids, logprobs)
 
     @asynccontextmanager
     async def _run(self, request: Request, timeout_s: float) -> AsyncIterator[Run]:

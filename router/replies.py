@@ -58,10 +58,9 @@ class ReplyWriter:
             delta.logprobs.CopyFrom(logprobs_to_proto(event.logprobs))
         return Response(request_id=self._request_id, sequence=self._sequence, delta=delta)
 
-    def _prompt(self, prompt: Prompt) -> inference_pb2.Prompt:
-        message = inference_pb2.Prompt(
-            text=prompt.text if self._include_text else "", token_ids=prompt.token_ids
-        )
+    @staticmethod
+    def _prompt(prompt: Prompt) -> inference_pb2.Prompt:
+        message = inference_pb2.Prompt(text=prompt.text, token_ids=prompt.token_ids)
         if prompt.logprobs is not None:
             message.logprobs.CopyFrom(logprobs_to_proto(prompt.logprobs))
         return message

@@ -54,6 +54,7 @@ class Request:
     arrived_at: float  # time.monotonic()
     tools: ToolUse | None = None  # None: the output is text alone
     echo: bool = False
+    prompt_text: str = ""  # if it is to be echoed
 
 
 class RequestReader:
@@ -92,6 +93,7 @@ class RequestReader:
             include_text=_or_true(message.output, "include_text"),
             include_token_ids=_or_true(message.output, "include_token_ids"),
             echo=message.output.echo,
+            prompt_text=await self._prompt_text(message.output, sampling, prompt_token_ids),
             arrived_at=arrived_at,
             tools=tools_of(message.chat, self._model.tool_call_format),
         )
@@ -157,6 +159,15 @@ class RequestReader:
         except ValueError as error:
             raise InvalidRequest(kind or "input", f"{kind}: {error}") from error
         return token_ids
+
+    async def _prompt_text(
+        self, output: inference_pb2.OutputOptions, sampling: SamplingParams, token_ids: list[int]
+    ) -> str:
+        if not (output.echo and _or_true(output, "include_text")):
+            return ""
+        decode = self._model.tokenizer.decode
+        work = partial(decode, token_ids, sampling.skip_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _fit(
         self,

@@ -24,12 +24,14 @@ class Ruled(Protocol):
     """A sequence that has rules."""
 
     token_ids: list[int]
-    rules: SequenceRules | None
+
+    @property
+    def rules(self) -> SequenceRules: ...
 
 
 def apply_rules(logits: torch.Tensor, seqs: Listed[Ruled]) -> None:
     """Change the rows of logits [len(seqs), vocab_size] float32 in place; every one has rules."""
-    rules = [seq.rules for seq in seqs if seq.rules is not None]
+    rules = [seq.rules for seq in seqs]
     token_ids = [seq.token_ids for seq in seqs]
     for step in STEPS:
         step(logits, rules, token_ids)

@@ -216,9 +216,8 @@ class Scheduler:
             else:
                 budget = self._run(plan, seq, budget)
                 if seq.is_leased:
-                    self._outputs.tell(
-                        seq
-                    )  # whoever reads its blocks may begin with the cached ones
+                    # Whoever reads its blocks may begin with the cached ones.
+                    self._outputs.tell(seq)
 
     def _run(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
         seq.status = Status.RUNNING

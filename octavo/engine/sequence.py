@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.block_key import BlockKey
-from octavo.engine.sequence_rules import SequenceRules, rules_of
+from octavo.engine.sequence_rules import SequenceRules, has_rules
 from octavo.sampling_params import SamplingParams
 from octavo.token_logprobs import TokenLogprobs
 
@@ -65,15 +65,23 @@ class Sequence:
     retired_block_ids: list[int] = field(default_factory=list)
     is_announced: bool = False  # an output has told num_cached_tokens
     num_scored_rows: int = 0  # leading prompt tokens after which prompt_logprobs were told
-    rules: SequenceRules | None = field(init=False)  # None: its logits are used as they are
-    is_plain: bool = field(init=False)  # nothing but a token is wanted of its rows
+    has_rules: bool = field(init=False)  # its logits are changed before a token is chosen
+    is_plain: bool = field(init=False)  # nothing but a token of its own logits is wanted
+    _rules: SequenceRules | None = None
     _packed_table: npt.NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
-        self.rules = rules_of(
-            self.sampling, self.token_ids, self.num_prompt_tokens, self.eos_token_ids
-        )
-        self.is_plain = self.rules is None and self.sampling.logprobs is None
+        self.has_rules = has_rules(self.sampling)
+        self.is_plain = not self.has_rules and self.sampling.logprobs is None
+
+    @property
+    def rules(self) -> SequenceRules:
+        """Made when they are first needed, of every token known by then."""
+        if self._rules is None:
+            self._rules = SequenceRules(
+                self.sampling, self.token_ids, self.num_prompt_tokens, self.eos_token_ids
+            )
+        return self._rules
 
     @property
     def num_tokens(self) -> int:
@@ -128,8 +136,8 @@ class Sequence:
     def append(self, token_id: int) -> None:
         """Add a sampled token and see whether it ends the sequence."""
         self.token_ids.append(token_id)
-        if self.rules is not None:
-            self.rules.add(token_id)
+        if self._rules is not None:
+            self._rules.add(token_id)
         if token_id in self.sampling.stop_token_ids or (
             token_id in self.eos_token_ids and not self.sampling.ignore_eos
         ):

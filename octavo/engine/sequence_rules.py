@@ -62,14 +62,9 @@ class SequenceRules:
         return np.concatenate([banned, self._end_ids])
 
 
-def rules_of(
-    sampling: SamplingParams,
-    token_ids: list[int],
-    num_prompt_tokens: int,
-    eos_token_ids: Iterable[int],
-) -> SequenceRules | None:
-    """The rules of a sequence; None if it has none, so that nothing is done for it."""
-    has_rules = (
+def has_rules(sampling: SamplingParams) -> bool:
+    """Whether anything is to be done to the logits of such a sequence."""
+    return bool(
         sampling.repetition_penalty != 1.0
         or sampling.presence_penalty != 0.0
         or sampling.frequency_penalty != 0.0
@@ -78,6 +73,3 @@ def rules_of(
         or sampling.bad_words_ids
         or sampling.allowed_token_ids
     )
-    if not has_rules:
-        return None
-    return SequenceRules(sampling, token_ids, num_prompt_tokens, eos_token_ids)

@@ -29,7 +29,7 @@ def choose(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[Choice]:
     special = [row for row, seq in enumerate(seqs) if not seq.is_plain]
     if not special:
         return [*sample(logits, seqs)]
-    ruled = [row for row in special if seqs[row].rules is not None]
+    ruled = [row for row in special if seqs[row].has_rules]
     chosen: list[Choice] = [*sample(logits, seqs, skipped=frozenset(ruled))]
     if ruled:
         _choose_by_rules(logits, seqs, ruled, chosen)

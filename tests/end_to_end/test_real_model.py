@@ -14,7 +14,7 @@ from checkpoints import reference_logits
 from checkpoints.paged import PagedPool, PagedSequence
 from exact.matrix import NUM_OUTPUT_TOKENS, make_matrix
 from octavo.checkpoint.resolve import resolve_model
-from octavo.client import AsyncClient
+from octavo.client import AsyncClient, Completion
 from octavo.engine.models import load_model
 from octavo.kernels.select import for_device
 from service import running_service
@@ -45,12 +45,26 @@ async def test_three_prompts_are_exact_in_float32(smollm2: Path) -> None:
             matrix.check(length, reply.token_ids, "SmolLM2, cold")
         reply = await client.generate(matrix.prompts[65], **FIELDS)
         matrix.check(65, reply.token_ids, "SmolLM2, hot")
+        scored = await client.generate(matrix.prompts[65], logprobs=3, prompt_logprobs=3, **FIELDS)
+        check_logprobs(smollm2, matrix.prompts[65], scored)
         answer = await client.generate(QUESTION, temperature=0.0, max_tokens=16)
         assert "Paris" in answer.text
         await service.wait_until_quiet()
         (decode,) = await service.workers("decode")
         assert decode.counters.blocks_transferred >= 5 + 17
     print(f"\nnear-ties counted as equal: {len(matrix.near_ties)}", *matrix.near_ties, sep="\n  ")
+
+
+def check_logprobs(model: Path, prompt: list[int], completion: Completion) -> None:
+    """Of prompt and output, within 1e-4 of `transformers`."""
+    token_ids = prompt + completion.token_ids
+    expected = torch.log_softmax(reference_logits(model, token_ids[:-1]).double(), dim=-1)
+    found = [*(completion.prompt_logprobs or [])[1:], *(completion.logprobs or [])]
+    for row, token_id, one in zip(expected, token_ids[1:], found, strict=True):
+        assert one is not None and one.token_id == token_id and len(one.top) == 3
+        assert one.logprob == pytest.approx(float(row[token_id]), abs=1e-4)
+        for likely, value in one.top:
+            assert value == pytest.approx(float(row[likely]), abs=1e-4)
 
 
 async def test_bfloat16_logits_are_as_close_to_float32_as_those_of_transformers(

@@ -28,7 +28,7 @@ EOS = frozenset({7, 9})
 def make_sequence(
     sampling: SamplingParams, prompt: list[int], output: list[int], **fields: object
 ) -> Sequence:
-    """A sequence that came to its output token by token."""
+    """A sequence that came to its output token by token, under its rules from the start."""
     seq = Sequence(
         "s",
         list(prompt),
@@ -38,6 +38,7 @@ def make_sequence(
         eos_token_ids=EOS,
         **fields,  # type: ignore[arg-type]
     )
+    assert seq.rules.banned_ids(seq.token_ids) is not None
     for token_id in output:
         seq.append(token_id)
     return seq
@@ -117,7 +118,7 @@ def test_all_rules_together_come_in_their_order() -> None:
             sampling = random_sampling(rng)
             seqs.append(make_sequence(sampling, context[:12], context[12:]))
             expected.append(plainly(row.astype(np.float64), sampling, context[:12], context[12:]))
-        has_rules = [i for i, seq in enumerate(seqs) if seq.rules is not None]
+        has_rules = [i for i, seq in enumerate(seqs) if seq.has_rules]
         assert len(has_rules) > BATCH // 2
         changed = ruled(logits[has_rules], [seqs[i] for i in has_rules])
         np.testing.assert_allclose(changed.numpy(), np.stack(expected)[has_rules], atol=2e-5)
@@ -166,7 +167,7 @@ def plainly(
 def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
     logits, contexts, rng = batches(5)[0]
     seqs = [make_sequence(random_sampling(rng), c[:12], c[12:]) for c in contexts]
-    has_rules = [i for i, seq in enumerate(seqs) if seq.rules is not None]
+    has_rules = [i for i, seq in enumerate(seqs) if seq.has_rules]
     together = ruled(logits[has_rules], [seqs[i] for i in has_rules])
     for i, changed in zip(has_rules, together, strict=True):
         assert torch.equal(ruled(logits[i : i + 1], [seqs[i]])[0], changed)
@@ -206,7 +207,7 @@ def test_outputs_of_an_earlier_attempt_count() -> None:
 )
 def test_off_values_make_no_rules(off: dict[str, object]) -> None:
     seq = make_sequence(SamplingParams(**off), [1], [2])  # type: ignore[arg-type]
-    assert seq.rules is None and seq.is_plain
+    assert seq.is_plain and not seq.has_rules
 
 
 @pytest.mark.parametrize("cut", ["min_p", "top_k", "top_p"])
