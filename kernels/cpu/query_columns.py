@@ -1,6 +1,7 @@
 """Query heads of several sequences as the lanes of columns.py: transposed in, and back out.
 
-queries  [chunk][dimension][row]     a chunk has one to MAX_VECTORS vectors of 16 rows
+queries  [chunk][dimension][row]     a chunk has one to MAX_VECTORS vectors of 16 rows; for the
+                                     CPU's matrix tiles (short_kind.py) 32 rows
 outputs  [chunk][dimension][row]  -->  partials [sequence][head][head_width]  (heads.py)
 """
 
@@ -10,12 +11,16 @@ from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import copy_bytes, read_i32, write_i64
 from octavo.kernels.cpu.panels import transpose
+from octavo.kernels.cpu.short_kind import are_tiles
+from octavo.kernels.cpu.tile_attention import CHUNK
 from octavo.kernels.cpu.vector import FLOAT, first_lane, load, splat, store
 
 
 @inlined
-def chunk_vectors(lane, count):
+def chunk_vectors(kind, lane, count):
     """How many vectors of rows the chunk that begins at a lane has; chunks are about even."""
+    if are_tiles(kind):
+        return CHUNK // LANES
     left = (count - lane + LANES - 1) // LANES
     num_chunks = (left + MAX_VECTORS - 1) // MAX_VECTORS
     return (left + num_chunks - 1) // num_chunks
@@ -39,7 +44,7 @@ def load_queries(
     depth = width // 2 if are_pairs(kind) else width
     lane = 0
     while lane < count:
-        vectors = chunk_vectors(lane, count)
+        vectors = chunk_vectors(kind, lane, count)
         for vec in range(vectors):
             for i in range(0, LANES * width, LANES):
                 store(FLOAT, scratch, i, splat(ZERO))
@@ -63,14 +68,14 @@ def load_queries(
 
 
 @inlined
-def save_outputs(outputs, state, owners, owned, num_heads, addresses, scratch, partials):
+def save_outputs(kind, outputs, state, owners, owned, num_heads, addresses, scratch, partials):
     """Every row's softmax to its place in partials, which begin at this KV head's first head."""
     highest, total, level = state
     first, count, heads, size, width, _ = owned
     kept = (size + LANES - 1) // LANES * LANES
     lane = 0
     while lane < count:
-        vectors = chunk_vectors(lane, count)
+        vectors = chunk_vectors(kind, lane, count)
         chunk = outputs + 4 * lane * width
         for vec in range(vectors):
             for i in range(0, kept, LANES):

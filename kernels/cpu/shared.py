@@ -9,8 +9,9 @@
       put every row's unfinished softmax aside, merged with what an outer group put there
     decode.py     each sequence resumes there and goes on over its own tokens alone
 
-In bfloat16, weights are rounded to it before they meet V, where the CPU multiplies pairs; sums and
-maxima are float32. A row depends on where its groups begin and end, not on who else is in them.
+bfloat16 is multiplied by the CPU's matrix tiles where it has them (shared_tiles.py). In bfloat16,
+weights are rounded to it before they meet V, where the CPU multiplies pairs; sums and maxima are
+float32. A row depends on where its groups begin and end, not on who else is in them.
 """
 
 from itertools import pairwise
@@ -18,6 +19,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from octavo.kernels.cpu import amx
 from octavo.kernels.cpu.column_softmax import softmax_columns
 from octavo.kernels.cpu.columns import (
     MAX_VECTORS,
@@ -40,14 +42,19 @@ from octavo.kernels.cpu.packed import TILE, copy_pairs, copy_rows, pair_rows
 from octavo.kernels.cpu.paging import check_paged, find_rows
 from octavo.kernels.cpu.pair_dot import HAS_PAIRS
 from octavo.kernels.cpu.query_columns import chunk_vectors, load_queries, save_outputs
+from octavo.kernels.cpu.shared_tiles import attend_shared_tiles
 from octavo.kernels.cpu.softmax import MINUS_INFINITY
 from octavo.kernels.cpu.spans import find_run
-from octavo.kernels.cpu.team import float_bits, kernel_per_format, run
+from octavo.kernels.cpu.team import float_bits, kernel_per_format, mailbox, run
+from octavo.kernels.cpu.tile_attention import CHUNK
 from octavo.kernels.cpu.vector import FLOAT, format_of, splat, store
 from octavo.kernels.prefix_groups import PrefixGroups
 
 PAIR_WIDTH = 2 * LANES  # head_dim is padded to a multiple of this
 SPAN = 3 * LANES  # rows of an item
+MAX_TILE_SPAN = 24 * CHUNK  # of one by tiles
+ITEM_FLOP = 5e8  # at most, about 1 ms by tiles; a core that is wanted back waits for an item
+ITEMS = 4  # at least, for a team, where there are rows enough
 
 
 @kernel_per_format
@@ -78,37 +85,38 @@ def _attend_shared(format):
             size,  # head_dim
             item_bytes,
             scale,  # of scores, times log2(e)
+            span_rows,  # rows of an item
             g,  # the level's first group
-        ) = unpacked(args, 22)
+        ) = unpacked(args, 23)
         scale = float_of(scale)
         heads = num_heads // num_kv_heads
         width = (size + PAIR_WIDTH - 1) // PAIR_WIDTH * PAIR_WIDTH
-        num_floats = SPAN * (2 * width + 3) + TILE * (2 * width + MAX_VECTORS * LANES)
+        num_floats = span_rows * (2 * width + 3) + TILE * (2 * width + MAX_VECTORS * LANES)
         num_floats += 2 * LANES * head_width(width) + (LANES + 1) * width + LANES
         borrowed = borrow(4 * num_floats + 8 * (LANES + 2 * TILE) + 64)
         queries = (borrowed + 63) // 64 * 64  # a chunk after the other: [width, rows]
-        outputs = queries + 4 * SPAN * width  # as queries
-        keys = outputs + 4 * SPAN * width  # [TILE, width]
+        outputs = queries + 4 * span_rows * width  # as queries
+        keys = outputs + 4 * span_rows * width  # [TILE, width]
         values = keys + 4 * TILE * width  # [TILE, width]
         scores = values + 4 * TILE * width  # [TILE, MAX_VECTORS * 16]
         scratch = scores + 4 * TILE * MAX_VECTORS * LANES  # twice [16, head_width]
-        factors = scratch + 8 * LANES * head_width(width)  # [SPAN]
-        highest = factors + 4 * SPAN  # [SPAN]
-        total = highest + 4 * SPAN  # [SPAN], and 16 more to read past the last
-        padded = total + 4 * (SPAN + LANES)  # [17, width] of the format
+        factors = scratch + 8 * LANES * head_width(width)  # [span_rows]
+        highest = factors + 4 * span_rows  # [span_rows]
+        total = highest + 4 * span_rows  # [span_rows], and 16 more to read past the last
+        padded = total + 4 * (span_rows + LANES)  # [17, width] of the format
         rows = padded + 4 * (LANES + 1) * width  # [16] int64
         offsets = rows + 8 * LANES  # [2 * TILE] int64
         for i in range(0, (LANES + 1) * width, LANES):
             store(FLOAT, padded, i, splat(ZERO))
         before = 0  # items of this level's groups before g
         for item in range(first_item, last_item):
-            g, before = find_run(item, g, before, group_start, heads, num_kv_heads, SPAN)
+            g, before = find_run(item, g, before, group_start, heads, num_kv_heads, span_rows)
             span, own = divmod(item - before, num_kv_heads)
             h = own * heads
             start = read_i32(group_start, g)
             owners = members + 4 * start
-            first = span * SPAN
-            count = min(SPAN, (read_i32(group_start, g + 1) - start) * heads - first)
+            first = span * span_rows
+            count = min(span_rows, (read_i32(group_start, g + 1) - start) * heads - first)
             table = block_tables + read_i32(owners, 0) * table_stride
             begin = read_i32(blocks, 2 * g) * block_size
             num_tokens = read_i32(blocks, 2 * g + 1) * block_size - begin
@@ -149,7 +157,7 @@ def _attend_shared(format):
             row = 4 * head_width((size + LANES - 1) // LANES * LANES)
             state = (highest, total, read_i32(levels, g))
             save_outputs(
-                outputs, state, owners, owned, num_heads, rows, scratch, partials + h * row
+                kind, outputs, state, owners, owned, num_heads, rows, scratch, partials + h * row
             )
         give_back(borrowed)
 
@@ -166,7 +174,7 @@ def _attend_tile(kind, queries, keys, values, scores, outputs, state, sizes, sca
     whole = (num_tokens + LANES - 1) // LANES * LANES
     lane = 0
     while lane < count:
-        vectors = chunk_vectors(lane, count)
+        vectors = chunk_vectors(kind, lane, count)
         queries_of, outputs_of = queries + 4 * lane * depth, outputs + 4 * lane * width
         tops, sums, factors_of = highest + 4 * lane, total + 4 * lane, factors + 4 * lane
         score_columns(kind, keys, depth, whole, queries_of, scores, depth, vectors, factors_of)
@@ -181,7 +189,17 @@ def _attend_tile(kind, queries, keys, values, scores, outputs, state, sizes, sca
         lane += vectors * LANES
 
 
-def _level_items(groups: PrefixGroups, heads: int) -> list[tuple[int, int]]:
+def _tile_span(groups: PrefixGroups, num_heads: int, shape: torch.Size) -> int:
+    """Rows of an item by tiles: many, as K and V are packed for each, but soon done."""
+    _, _, num_kv_heads, block_size, head_dim = shape
+    most = ITEM_FLOP / (4 * head_dim * max(1, groups.max_blocks * block_size))
+    most = min(most, MAX_TILE_SPAN)
+    if mailbox() != 0:
+        most = min(most, groups.max_members * num_heads / ITEMS)
+    return CHUNK * max(1, int(most) // CHUNK)
+
+
+def _level_items(groups: PrefixGroups, heads: int, span_rows: int) -> list[tuple[int, int]]:
     """(first group, items of each KV head) of each level: an inner group needs what outer left.
 
     Without groups it is one level with nothing to do, for which the kernel is still compiled.
@@ -194,7 +212,7 @@ def _level_items(groups: PrefixGroups, heads: int) -> list[tuple[int, int]]:
         if level == len(items):
             items.append((g, 0))
         first, spans = items[level]
-        items[level] = (first, spans - (-(end - start) * heads // SPAN))
+        items[level] = (first, spans - (-(end - start) * heads // span_rows))
     return items or [(0, 0)]
 
 
@@ -213,6 +231,9 @@ def grouped_decode_attention(
     item = query.element_size()
     width = -(-head_dim // LANES) * LANES
     partials = torch.empty((num_seqs, num_heads, width + 2 * LANES), dtype=torch.float32)
+    kernel, span_rows = _attend_shared(query.dtype), SPAN
+    if query.dtype == torch.bfloat16 and amx.HAS_AMX_BF16:
+        kernel, span_rows = attend_shared_tiles, _tile_span(groups, num_heads, kv_layer.shape)
     query_seq, query_head, _ = query.stride()
     lists = (groups.members, groups.group_start, groups.blocks, groups.levels)
     assert all(t.dtype == torch.int32 and t.is_contiguous() for t in lists)
@@ -232,9 +253,10 @@ def grouped_decode_attention(
         head_dim,
         item,
         float_bits(scale * LOG2_E),
+        span_rows,
     )
-    for first, spans in _level_items(groups, num_heads // num_kv_heads):
-        run(_attend_shared(query.dtype), (*args, first), spans * num_kv_heads, 1)
+    for first, spans in _level_items(groups, num_heads // num_kv_heads, span_rows):
+        run(kernel, (*args, first), spans * num_kv_heads, 1)
     return attend_rows(
         query,
         kv_layer,

@@ -22,7 +22,7 @@ from service import running_service
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 FIELDS: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": NUM_OUTPUT_TOKENS}
-MOST_ERROR = 0.3  # of logits whose standard deviation is 2.6
+MOST_ERROR = 0.45  # of logits whose standard deviation is 2.6
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -70,25 +70,28 @@ def check_logprobs(model: Path, prompt: list[int], completion: Completion) -> No
 async def test_bfloat16_logits_are_as_close_to_float32_as_those_of_transformers(
     smollm2: Path,
 ) -> None:
-    """Over a prompt of 70 tokens and 12 decode steps, all in bfloat16, teacher-forced.
+    """Over four prompts of 70 tokens and 12 decode steps each, all in bfloat16, teacher-forced.
 
     The root mean square of the distance to float32 logits is at most MOST_ERROR on every step, and
-    on average at most 1.25 times that of `transformers` in bfloat16.
+    on average at most 1.25 times that of `transformers` in bfloat16, whose worst step is 0.37. (One
+    prompt says little: either engine's error may be half as large as on another.)
     """
-    token_ids = np.random.default_rng(4).integers(3, 49_000, size=82).tolist()
-    exact = reference_logits(smollm2, token_ids)[69:]
-    theirs = reference_logits(smollm2, token_ids, torch.bfloat16)[69:]
     device = torch.device("cpu")
     model = load_model(smollm2, dtype=torch.bfloat16, device=device, kernels=for_device(device))
-    pool, sequence = PagedPool(model, torch.bfloat16), PagedSequence()
-    rows = [pool.step([(sequence, token_ids[:70])], logit_rows=[69])]
-    rows += [pool.step([(sequence, [token])], num_decodes=1) for token in token_ids[70:]]
-    ours = torch.cat(rows)
-    assert ours.shape == exact.shape
-    our_error = (ours - exact).square().mean(dim=1).sqrt()
-    their_error = (theirs - exact).square().mean(dim=1).sqrt()
+    our_errors, their_errors = [], []
+    for seed in range(4, 8):
+        token_ids = np.random.default_rng(seed).integers(3, 49_000, size=82).tolist()
+        exact = reference_logits(smollm2, token_ids)[69:]
+        theirs = reference_logits(smollm2, token_ids, torch.bfloat16)[69:]
+        pool, sequence = PagedPool(model, torch.bfloat16), PagedSequence()
+        rows = [pool.step([(sequence, token_ids[:70])], logit_rows=[69])]
+        rows += [pool.step([(sequence, [token])], num_decodes=1) for token in token_ids[70:]]
+        ours = torch.cat(rows)
+        assert ours.shape == exact.shape
+        our_errors.append((ours - exact).square().mean(dim=1).sqrt())
+        their_errors.append((theirs - exact).square().mean(dim=1).sqrt())
+    our_error, their_error = torch.cat(our_errors), torch.cat(their_errors)
     for name, error in (("octavo", our_error), ("transformers", their_error)):
         print(f"\nbfloat16 RMS error of {name}: {error.mean():.4f} (worst step {error.max():.4f})")
-    print(f"spread of the logits {exact.std():.3f}, worst error {(ours - exact).abs().max():.3f}")
     assert our_error.max() <= MOST_ERROR
     assert our_error.mean() <= 1.25 * their_error.mean()

@@ -67,6 +67,12 @@ class Step:
             prefill_start=batch.query_start[start:] - start,
         )
 
+    @property
+    def samples_all(self) -> bool:
+        """Whether every row is a decode row and asked for: logit_rows are 0, 1, 2, .. then."""
+        batch = self.batch
+        return batch.num_decodes == len(batch.token_ids) == len(batch.logit_rows)
+
 
 class DecoderModel:
     """A loaded model; stateless between steps, all state is in the KV pool."""
@@ -114,7 +120,7 @@ class DecoderModel:
             window = self.config.sliding_windows[index]
             attended = self._attend(query, kv[:, index], step, window)
             rows = step.batch.logit_rows
-            if index == last and len(rows) < len(residual):
+            if index == last and not step.samples_all:
                 # Past the last attention no row needs its neighbours: keep those asked for. A chunk
                 # from the middle of a prompt has none, its KV was all that counted.
                 if len(rows) == 0:
