@@ -12,7 +12,7 @@ import secrets
 import weakref
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rich.progress import Progress
@@ -24,97 +24,17 @@ from octavo.engine.config import EngineConfig
 from octavo.engine.core_set import llm_cores
 from octavo.engine.load import Counters
 from octavo.engine.pinned_team import on_this_thread, team_of
-from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
+from octavo.engine.sequence import Sequence
+from octavo.local_request import CompletionOutput, LocalRequest, RequestOutput
 from octavo.sampling_params import SamplingParams, check_prompt_logprobs
-from octavo.text.output import TextOutput
+from octavo.text.chat import Message, Tool, tool_names
 from octavo.text.tokenizer import Tokenizer
-from octavo.token_logprobs import TokenLogprob, TokenLogprobs, joined
+from octavo.text.tool_calls import AUTO, ToolUse, check_format_name, choose_format
 
 Prompt = str | Listed[int] | Mapping[str, Any]  # text, token ids, or a mapping of either
-Messages = Listed[Mapping[str, str]]
+Messages = Listed[Message]
 
-
-@dataclass(frozen=True, slots=True)
-class CompletionOutput:
-    """One generated sample."""
-
-    index: int
-    text: str
-    token_ids: list[int]  # up to the one that ended it, that one included
-    finish_reason: str  # "stop" or "length"
-    stop_reason: int | str | None  # the stop token or stop string; None for end of sequence
-    logprobs: list[TokenLogprob] | None = None  # of token_ids, if asked for
-
-
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
-    """A prompt and what was generated for it."""
-
-    request_id: str
-    prompt: str | None  # None if the prompt came as token ids
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    num_cached_tokens: int
-    finished: bool = True
-    # Of prompt_token_ids, if asked for; None in place of the first, before which nothing stands.
-    prompt_logprobs: list[TokenLogprob | None] | None = None
-
-
-class LocalRequest:
-    """One prompt on its way: its sequence, and the text made of its tokens so far."""
-
-    def __init__(self, seq: Sequence, prompt: str | None, tokenizer: Tokenizer) -> None:
-        self.seq = seq
-        self._prompt = prompt
-        self._text = TextOutput(tokenizer, seq.token_ids, seq.sampling)
-        self._pieces: list[str] = []
-        self._token_ids: list[int] = []
-        self._logprobs: list[TokenLogprobs] = []
-        self._prompt_logprobs: list[TokenLogprobs] = []
-
-    def take(self, output: SequenceOutput) -> bool:
-        """Add new tokens; True if the request has ended, by the engine or by a stop string."""
-        if output.error is not None:
-            raise output.error
-        delta = self._text.push(output.token_ids)
-        self._pieces.append(delta.text)
-        self._token_ids += delta.token_ids
-        if output.logprobs is not None:
-            self._logprobs.append(output.logprobs.part(0, len(delta.token_ids)))
-        if output.prompt_logprobs is not None:
-            self._prompt_logprobs.append(output.prompt_logprobs)
-        if output.finish_reason is not None:
-            self._pieces.append(self._text.finish())
-        return output.finish_reason is not None or delta.matched_stop is not None
-
-    def output(self) -> RequestOutput:
-        matched = self._text.matched_stop
-        has_stopped = matched is not None or self.seq.finish_reason is FinishReason.STOP
-        last = self._token_ids[-1]
-        stop_token_id = last if last in self.seq.sampling.stop_token_ids and has_stopped else None
-        completion = CompletionOutput(
-            index=0,
-            text="".join(self._pieces),
-            token_ids=self._token_ids,
-            finish_reason="stop" if has_stopped else "length",
-            stop_reason=stop_token_id if matched is None else matched,
-            logprobs=joined(self._logprobs).rows(self._token_ids) if self._logprobs else None,
-        )
-        prompt_token_ids = self.seq.token_ids[: self.seq.num_prompt_tokens]
-        return RequestOutput(
-            request_id=self.seq.seq_id,
-            prompt=self._prompt,
-            prompt_token_ids=prompt_token_ids,
-            outputs=[completion],
-            num_cached_tokens=self.seq.num_cached_tokens,
-            prompt_logprobs=self._score_prompt(prompt_token_ids),
-        )
-
-    def _score_prompt(self, token_ids: list[int]) -> list[TokenLogprob | None] | None:
-        if self.seq.sampling.prompt_logprobs is None:
-            return None
-        parts = self._prompt_logprobs
-        return [None, *(joined(parts).rows(token_ids[1:]) if parts else [])]
+__all__ = ["LLM", "CompletionOutput", "Messages", "Prompt", "RequestOutput"]
 
 
 class LLM:
@@ -123,6 +43,8 @@ class LLM:
     Args:
         model: folder, GGUF file or hub id.
         num_threads: on a CPU, at most; default: one for each physical core this process may use.
+        tool_call_format: how the model writes tool calls: auto (by its chat template), hermes,
+            llama3_json or none.
         settings: as in `octavo.engine.config.EngineConfig`.
 
     While it generates, the calling thread stays on one core and torch uses one thread; both are as
@@ -130,7 +52,15 @@ class LLM:
     weights are multiplied by torch (kernels/cpu/linear.py) it uses its own threads instead.
     """
 
-    def __init__(self, model: str, *, num_threads: int | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        num_threads: int | None = None,
+        tool_call_format: str = AUTO,
+        **settings: Any,
+    ) -> None:
+        check_format_name(tool_call_format)
         path = resolve_model(str(model))
         config = EngineConfig(model=str(path), **settings)
         is_cpu = choose_device(config.device).type == "cpu"
@@ -140,6 +70,7 @@ class LLM:
             weakref.finalize(self, self._team.work_alone).atexit = False  # ends its threads
         self.engine = build_engine(config, cores=self._team)
         self.tokenizer = Tokenizer.load(path)
+        self._tool_call_format = choose_format(tool_call_format, self.tokenizer.chat_template.text)
         self._defaults = load_generation_defaults(path)
         # Nobody else shares this process's cache, so any key does.
         self._group_key = secrets.token_bytes(32)
@@ -168,27 +99,48 @@ class LLM:
         Raises:
             ValueError: a prompt or a parameter cannot be run; nothing was generated.
         """
-        many = _as_list(prompts)
-        samplings = self._per_prompt(sampling_params, len(many))
-        requests = [
-            self._make_request(prompt, sampling)
-            for prompt, sampling in zip(many, samplings, strict=True)
-        ]
-        with on_this_thread(self._team, self._num_threads):
-            return self._run(requests, use_tqdm)
+        return self._complete(_as_list(prompts), sampling_params, use_tqdm, None)
 
     def chat(
         self,
         messages: Messages | Listed[Messages],
         sampling_params: SamplingParams | Listed[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        *,
+        tools: Listed[Tool] | None = None,
+        **options: Any,
     ) -> list[RequestOutput]:
-        """Answer a chat, or each of a list of chats, through the model's chat template."""
+        """Answer a chat, or each of a list of chats, through the model's chat template.
+
+        tools: what the model may call, each {"type": "function", "function": {...}}.
+        options: add_generation_prompt, continue_final_message and chat_template_kwargs, as in
+            `Tokenizer.encode_chat`.
+        """
         chats: list[Any] = list(messages)
         if chats and isinstance(chats[0], Mapping):
             chats = [chats]
-        prompts: list[Prompt] = [self.tokenizer.encode_chat(chat) for chat in chats]
-        return self.generate(prompts, sampling_params, use_tqdm)
+        offered = tools or ()
+        prompts: list[Prompt] = [
+            self.tokenizer.encode_chat(chat, tools=offered, **options) for chat in chats
+        ]
+        format = self._tool_call_format
+        tool_use = ToolUse(format, tool_names(offered)) if format and offered else None
+        return self._complete(prompts, sampling_params, use_tqdm, tool_use)
+
+    def _complete(
+        self,
+        prompts: list[Prompt],
+        sampling_params: SamplingParams | Listed[SamplingParams] | None,
+        use_tqdm: bool,
+        tools: ToolUse | None,
+    ) -> list[RequestOutput]:
+        samplings = self._per_prompt(sampling_params, len(prompts))
+        requests = [
+            self._make_request(prompt, sampling, tools)
+            for prompt, sampling in zip(prompts, samplings, strict=True)
+        ]
+        with on_this_thread(self._team, self._num_threads):
+            return self._run(requests, use_tqdm)
 
     def counters(self) -> Counters:
         return self.engine.counters()
@@ -204,7 +156,9 @@ class LLM:
             raise ValueError(f"{count} prompts came with {len(sampling)} sampling params")
         return list(sampling)
 
-    def _make_request(self, prompt: Prompt, sampling: SamplingParams) -> LocalRequest:
+    def _make_request(
+        self, prompt: Prompt, sampling: SamplingParams, tools: ToolUse | None
+    ) -> LocalRequest:
         text, token_ids = self._read_prompt(prompt)
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(64))
@@ -222,7 +176,7 @@ class LLM:
             eos_token_ids=frozenset(self.engine.model_config.eos_token_ids),
         )
         self.engine.check(seq)
-        return LocalRequest(seq, text, self.tokenizer)
+        return LocalRequest(seq, text, self.tokenizer, tools)
 
     def _read_prompt(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, Mapping):

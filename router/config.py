@@ -3,6 +3,8 @@
 from dataclasses import MISSING, dataclass, field
 from typing import Any
 
+from octavo.text.tool_calls import AUTO, check_format_name
+
 
 def setting(help_text: str, *, default: Any = MISSING) -> Any:
     """A field that `octavo router` offers as an option with this help."""
@@ -93,7 +95,13 @@ class RouterConfig:
         default=None,
     )
 
+    tool_call_format: str = setting(
+        "How tool calls are written: auto (by the chat template), hermes, llama3_json or none.",
+        default=AUTO,
+    )
+
     def __post_init__(self) -> None:
+        check_format_name(self.tool_call_format)
         if not self.model:
             raise ValueError("model must name a folder, a GGUF file or a hub id")
         for name in (

@@ -1,7 +1,7 @@
 """One generation as its caller sees it: tokens become text, and text may end it.
 
-Run --NewTokens--> TextOutput --> Reply, Reply, ...
- ^                     |
+Run --NewTokens--> TextOutput --text--> OutputParser --> Reply, Reply, ...
+ ^                     |                (tool calls)
  +---- stop -----------+  a stop string matched
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from octavo.inference.v1.inference_pb2 import (
     FINISH_REASON_STOP,
     FINISH_REASON_STOP_SEQUENCE,
+    FINISH_REASON_TOOL_CALLS,
     FINISH_REASON_UNSPECIFIED,
     FinishReason,
 )
@@ -25,6 +26,8 @@ from octavo.router.route import RouteFinder
 from octavo.router.run import Run
 from octavo.rpc.errors import RequestError
 from octavo.text.output import TextOutput
+from octavo.text.tool_call_parser import output_parser
+from octavo.text.tool_calls import ToolCall
 from octavo.token_logprobs import TokenLogprobs
 
 
@@ -71,6 +74,7 @@ class Reply:
     started: Started | None = None
     text: str = ""
     token_ids: tuple[int, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
     logprobs: TokenLogprobs | None = None  # of token_ids
     finished: Finished | None = None
     completed: Completed | None = None
@@ -104,7 +108,11 @@ class Generator:
             RequestError: what the caller should see.
         """
         num_prompt = len(request.prompt_token_ids)
-        output = TextOutput(self._model.tokenizer, request.prompt_token_ids, request.sampling)
+        markers = request.tools.format.markers if request.tools else ()
+        output = TextOutput(
+            self._model.tokenizer, request.prompt_token_ids, request.sampling, markers
+        )
+        parser = output_parser(request.tools)
         num_output = 0
         is_finished = False
         with (
@@ -131,7 +139,9 @@ class Generator:
                     if finished is not None and delta.matched_stop is None:
                         reply.text += output.finish()
                         finished = _finished(output, new.finish_reason, delta.token_ids)
-                    reply.finished = finished
+                    parsed = parser.push(reply.text, is_last=finished is not None)
+                    reply.text, reply.tool_calls = parsed.text, parsed.tool_calls
+                    reply.finished = _with_calls(finished, parser.num_calls)
                     if finished is not None:
                         is_finished = True
                         if new.finish_reason == FINISH_REASON_UNSPECIFIED:
@@ -162,6 +172,13 @@ class Generator:
 def _completed(run: Run, num_prompt_tokens: int, num_output_tokens: int) -> Completed:
     run.report.ended_at = time.monotonic()
     return Completed(num_prompt_tokens, num_output_tokens, run.report)
+
+
+def _with_calls(finished: Finished | None, num_calls: int) -> Finished | None:
+    """A model that ended its output after tool calls waits for their results."""
+    if finished is not None and num_calls and finished.reason == FINISH_REASON_STOP:
+        finished.reason = FINISH_REASON_TOOL_CALLS
+    return finished
 
 
 def _finished(

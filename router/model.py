@@ -9,6 +9,7 @@ from octavo.checkpoint.generation import load_generation_defaults
 from octavo.checkpoint.resolve import resolve_model
 from octavo.sampling_params import SamplingParams
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.tool_calls import AUTO, ToolCallFormat, choose_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,10 @@ class ServedModel:
     sampling_defaults: dict[str, float | int]  # of generation_config.json
     # None when the folder has no weights, as a router needs none.
     fingerprint: str | None
+    tool_call_format: ToolCallFormat | None = None  # None: calls stay text
 
     @classmethod
-    def load(cls, model: str, served_name: str) -> "ServedModel":
+    def load(cls, model: str, served_name: str, tool_call_format: str = AUTO) -> "ServedModel":
         """Fetch or convert a model if need be, and read it.
 
         Raises:
@@ -36,14 +38,16 @@ class ServedModel:
         config = load_config(path)
         defaults = _sampling_defaults(path)
         SamplingParams(**defaults)  # type: ignore[arg-type]  # wrong values end the start, not a request
+        tokenizer = Tokenizer.load(path)
         return cls(
             name=served_name,
-            tokenizer=Tokenizer.load(path),
+            tokenizer=tokenizer,
             vocab_size=config.vocab_size,
             max_context_tokens=config.max_position_embeddings,
             eos_token_ids=config.eos_token_ids,
             sampling_defaults=defaults,
             fingerprint=model_fingerprint(path) if _has_weights(path) else None,
+            tool_call_format=choose_format(tool_call_format, tokenizer.chat_template.text),
         )
 
 

@@ -26,9 +26,13 @@ class ReplyWriter:
         text = reply.text if self._include_text else ""
         token_ids = reply.token_ids if self._include_token_ids else ()
         message = Response(request_id=self._request_id, sequence=self._sequence)
-        if text or token_ids or reply.logprobs is not None:
+        if text or token_ids or reply.tool_calls or reply.logprobs is not None:
             message.delta.text = text
             message.delta.token_ids.extend(token_ids)
+            for call in reply.tool_calls:
+                message.delta.tool_calls.add(
+                    id=call.id, name=call.name, arguments_json=call.arguments
+                )
             if reply.logprobs is not None:
                 message.delta.logprobs.CopyFrom(logprobs_to_proto(reply.logprobs))
         elif not (reply.started or reply.finished or reply.completed):
@@ -64,6 +68,7 @@ def join(messages: list[Response], model: str) -> inference_pb2.GenerateResponse
             whole.prompt.CopyFrom(message.started.prompt)
         candidate.text += message.delta.text
         candidate.token_ids.extend(message.delta.token_ids)
+        candidate.tool_calls.extend(message.delta.tool_calls)
         if message.delta.HasField("logprobs"):
             # Arrays grow; num_top is the same in all.
             candidate.logprobs.MergeFrom(message.delta.logprobs)

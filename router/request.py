@@ -17,6 +17,7 @@ from functools import partial
 
 from octavo.block_key import MAX_SALT_BYTES
 from octavo.inference.v1 import inference_pb2
+from octavo.router.chat import check_chat, encode_chat, tools_of
 from octavo.router.model import ServedModel
 from octavo.rpc.errors import InvalidRequest, NotFound, Overloaded, Unsupported
 from octavo.rpc.sampling import invalid_sampling, sampling_from_proto
@@ -26,6 +27,7 @@ from octavo.sampling_params import (
     check_prompt,
     check_prompt_logprobs,
 )
+from octavo.text.tool_calls import ToolUse
 
 DEFAULT_MAX_TOKENS = 256
 MAX_REQUEST_ID_BYTES = 256
@@ -53,6 +55,7 @@ class Request:
     include_text: bool
     include_token_ids: bool
     arrived_at: float  # time.monotonic()
+    tools: ToolUse | None = None  # None: the output is text alone
     echo: bool = False
     prompt_text: str = ""  # if it is to be echoed
 
@@ -96,6 +99,7 @@ class RequestReader:
             echo=message.output.echo,
             prompt_text=await self._prompt_text(message.output, sampling, prompt_token_ids),
             arrived_at=arrived_at,
+            tools=tools_of(message.chat, self._model.tool_call_format),
         )
 
     async def tokenize(self, message: TextInput) -> list[int]:
@@ -111,9 +115,9 @@ class RequestReader:
             num_bytes = self._check_size("text", len(message.text.encode()))
             work = partial(self._model.tokenizer.encode, message.text, add_special)
         elif kind == "chat":
-            chat = [{"role": m.role, "content": m.content} for m in message.chat.messages]
+            check_chat(message.chat)
             num_bytes = self._check_size("chat", message.chat.ByteSize())
-            work = partial(self._model.tokenizer.encode_chat, chat)
+            work = partial(encode_chat, self._model.tokenizer, message.chat)
         else:
             raise InvalidRequest("input", "an input is required: text, token_ids or chat")
         try:

@@ -69,7 +69,9 @@ def run(config: RouterConfig) -> None:
 
 async def serve(config: RouterConfig) -> None:
     """Serve until SIGTERM or SIGINT, then drain."""
-    model = await asyncio.to_thread(ServedModel.load, config.model, config.model_name)
+    model = await asyncio.to_thread(
+        ServedModel.load, config.model, config.model_name, config.tool_call_format
+    )
     async with running_router(config, model) as router:
         gc.freeze()  # a full collection over the libraries' objects stops every stream
 

@@ -99,6 +99,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         async with errors_to_status(context):
             self._reader.check_model(request.model)
             workers = self._workers
+            format = self._model.tool_call_format
             response = inference_pb2.GetModelResponse(
                 model=self._model.name,
                 max_context_tokens=workers.context_of(self._model.max_context_tokens),
@@ -108,6 +109,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 default_sampling=sampling_to_proto(
                     SamplingParams(**self._model.sampling_defaults)  # type: ignore[arg-type]
                 ),
+                tool_call_format=format.name if format else "",
             )
         return response
 

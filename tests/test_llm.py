@@ -100,6 +100,13 @@ def test_a_chat_goes_through_the_template(llm: LLM) -> None:
     ] * 2
 
 
+def test_a_chats_last_message_can_be_continued(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "The"}]
+    options = {"continue_final_message": True, "chat_template_kwargs": {"unused": 1}}
+    (one,) = llm.chat(messages, GREEDY, use_tqdm=False, **options)
+    assert llm.tokenizer.decode(one.prompt_token_ids).endswith("assistant\nThe")
+
+
 def test_a_seed_repeats_and_no_seed_does_not(llm: LLM) -> None:
     hot = {"temperature": 5.0, "max_tokens": 16, "ignore_eos": True}
     seeded = generate(llm, [[5, 6]] * 3, SamplingParams(seed=3, **hot))  # type: ignore[arg-type]

@@ -1,11 +1,13 @@
 """`octavo generate`: one answer of a running service, streamed to standard output."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from octavo.cli.failure import advice, exit_with
+from octavo.cli.tools import call_lines, read_tools
 from octavo.client import Client, Completion, OctavoError, Prompt, RequestFields
 
 
@@ -36,6 +38,9 @@ def generate(
     chat: Annotated[
         bool, typer.Option("--chat/--raw", help="As a chat message, or as text to go on from.")
     ] = True,
+    tools: Annotated[
+        Path | None, typer.Option(help="JSON file: a list of tools; calls are printed as JSON.")
+    ] = None,
     stats: Annotated[bool, typer.Option(help="Print counts and times to standard error.")] = False,
     timeout_s: Annotated[float | None, typer.Option(help="Give up after this long.")] = None,
 ) -> None:
@@ -55,6 +60,7 @@ def generate(
         "bad_words": bad_word or None,
         "seed": seed,
         "stop": stop or None,
+        "tools": read_tools(tools) if tools else None,
     }
     fields = RequestFields(**{k: v for k, v in given.items() if v is not None})  # type: ignore[typeddict-item]
     message: Prompt = [{"role": "user", "content": text}] if chat else text
@@ -93,7 +99,10 @@ def _print_stream(
             client.stream(prompt, timeout_s=timeout_s, **fields) as stream,
         ):
             for delta in stream:
-                sys.stdout.write(delta.text)
+                text = delta.text
+                if delta.tool_calls:
+                    text += "\n" * (has_printed or bool(text)) + call_lines(delta.tool_calls)
+                sys.stdout.write(text)
                 sys.stdout.flush()
                 has_printed = True
             return stream.completion

@@ -10,6 +10,7 @@ from octavo.client.completion import Completion, Delta, FinishReason, Timing, Us
 from octavo.client.error import OctavoError
 from octavo.client.model_facts import ModelFacts
 from octavo.client.request import Prompt, RequestFields
+from octavo.client.tool_call import ToolCall
 from octavo.token_logprobs import TokenLogprob, TokenLogprobs
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "RequestFields",
     "TextStream",
     "Timing",
+    "ToolCall",
     "TokenLogprob",
     "TokenLogprobs",
     "Usage",

@@ -7,6 +7,7 @@ from typing import Self, TypeVar, Unpack
 import grpc
 
 from octavo.client.channel import OPTIONS
+from octavo.client.chat import ChatFields
 from octavo.client.completion import Completion, Delta, Transcript
 from octavo.client.error import OctavoError
 from octavo.client.model_facts import ModelFacts
@@ -74,9 +75,10 @@ class AsyncClient:
         model: str = "",
         add_special_tokens: bool = True,
         timeout_s: float | None = None,
+        **fields: Unpack[ChatFields],
     ) -> list[int]:
         """Tokenize text or chat messages exactly as a generation would."""
-        request = tokenize_request(prompt, model, add_special_tokens)
+        request = tokenize_request(prompt, model, add_special_tokens, fields)
         response = await _answer(self._stub.Tokenize(request, timeout=self._s(timeout_s)))
         return list(response.token_ids)
 

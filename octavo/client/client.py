@@ -6,6 +6,7 @@ from typing import Protocol, Self, TypeVar, Unpack
 import grpc
 
 from octavo.client.channel import OPTIONS
+from octavo.client.chat import ChatFields
 from octavo.client.completion import Completion, Delta, Transcript
 from octavo.client.error import OctavoError
 from octavo.client.model_facts import ModelFacts
@@ -71,9 +72,10 @@ class Client:
         model: str = "",
         add_special_tokens: bool = True,
         timeout_s: float | None = None,
+        **fields: Unpack[ChatFields],
     ) -> list[int]:
         """Tokenize text or chat messages exactly as a generation would."""
-        request = tokenize_request(prompt, model, add_special_tokens)
+        request = tokenize_request(prompt, model, add_special_tokens, fields)
         return list(_answer(self._stub.Tokenize.future(request, self._s(timeout_s))).token_ids)
 
     def get_model(self, model: str = "", *, timeout_s: float | None = None) -> ModelFacts:

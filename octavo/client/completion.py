@@ -8,11 +8,12 @@ StreamGenerateResponse --take--> Delta, Delta, ...
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 import grpc
 
 from octavo.client.error import OctavoError
+from octavo.client.tool_call import ToolCall
 from octavo.inference.v1 import inference_pb2 as pb
 from octavo.rpc.logprobs import logprobs_from_proto
 from octavo.token_logprobs import TokenLogprob, TokenLogprobs, joined
@@ -24,6 +25,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # an end-of-sequence token, or one of stop_token_ids
     STOP_SEQUENCE = "stop_sequence"  # one of the stop strings
     LENGTH = "length"  # max_tokens
+    TOOL_CALLS = "tool_calls"  # as STOP, after at least one tool call
     OTHER = "other"
 
     @classmethod
@@ -69,10 +71,11 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text and tokens; text may lag behind its tokens."""
+    """New text, tokens and tool calls; text and calls may lag behind their tokens."""
 
     text: str
     token_ids: list[int]
+    tool_calls: list[ToolCall] = field(default_factory=list)
     logprobs: TokenLogprobs | None = None  # of the new tokens, if asked for
 
 
@@ -80,7 +83,7 @@ class Delta:
 class Completion:
     """A whole output."""
 
-    text: str
+    text: str  # without the tool calls
     token_ids: list[int]
     finish_reason: FinishReason
     matched_stop: str | int | None  # the stop string, or the token, that ended the output
@@ -88,11 +91,19 @@ class Completion:
     timing: Timing
     model: str
     request_id: str
+    tool_calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None  # of token_ids, if asked for
     prompt: str = ""  # with echo
     prompt_token_ids: list[int] = field(default_factory=list)  # with echo or prompt_logprobs
     # Of prompt_token_ids, if asked for; None in place of the first, before which nothing stands.
     prompt_logprobs: list[TokenLogprob | None] | None = None
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The output as a message, to go on with the conversation."""
+        calls = [call.to_message() for call in self.tool_calls]
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        return message | ({"tool_calls": calls} if calls else {})
 
     @classmethod
     def of(cls, message: pb.GenerateResponse) -> Self:
@@ -106,6 +117,7 @@ class Completion:
             timing=Timing.of(message.timing),
             model=message.model,
             request_id=message.request_id,
+            tool_calls=ToolCall.all_of(candidate.tool_calls),
             logprobs=_rows(candidate.token_ids, _logprobs(candidate)),
             prompt=message.prompt.text,
             prompt_token_ids=list(message.prompt.token_ids),
@@ -119,6 +131,7 @@ class Transcript:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
+        self._tool_calls: list[ToolCall] = []
         self._logprobs: list[TokenLogprobs] = []
         self._started = pb.StreamGenerateResponse.Started()
         self._finished = pb.StreamGenerateResponse.Finished()
@@ -133,6 +146,7 @@ class Transcript:
             delta = _delta(message.delta)
             self._texts.append(delta.text)
             self._token_ids += delta.token_ids
+            self._tool_calls += delta.tool_calls
             if delta.logprobs is not None:
                 self._logprobs.append(delta.logprobs)
         if message.HasField("finished"):
@@ -169,6 +183,7 @@ class Transcript:
             timing=Timing.of(message.completed.timing),
             model=self._started.model,
             request_id=message.request_id,
+            tool_calls=self._tool_calls,
             logprobs=_rows(self._token_ids, logprobs),
             prompt=prompt.text,
             prompt_token_ids=list(prompt.token_ids),
@@ -177,7 +192,8 @@ class Transcript:
 
 
 def _delta(message: pb.StreamGenerateResponse.Delta) -> Delta:
-    return Delta(message.text, list(message.token_ids), _logprobs(message))
+    calls = ToolCall.all_of(message.tool_calls) if message.tool_calls else []
+    return Delta(message.text, list(message.token_ids), calls, _logprobs(message))
 
 
 def _logprobs(

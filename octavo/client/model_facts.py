@@ -16,6 +16,7 @@ class ModelFacts:
     eos_token_ids: list[int]
     block_size: int
     default_sampling: dict[str, float | int]  # what fields left out mean for this model
+    tool_call_format: str = ""  # "hermes", "llama3_json"; empty: tool calls stay text
 
     @classmethod
     def of(cls, message: pb.GetModelResponse) -> Self:
@@ -29,4 +30,5 @@ class ModelFacts:
             default_sampling={
                 field.name: value for field, value in scalars if isinstance(value, int | float)
             },
+            tool_call_format=message.tool_call_format,
         )

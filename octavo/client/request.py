@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, cast
 
+from octavo.client.chat import CHAT_FIELDS, ChatFields, chat_messages
 from octavo.inference.v1 import inference_pb2 as pb
 from octavo.sampling_params import SamplingParams
+from octavo.text.chat import Message
 
-# Text, chat messages with "role" and "content", or token ids.
-Prompt = str | Sequence[Mapping[str, str]] | Sequence[int]
+# Text, chat messages as the OpenAI API has them, or token ids.
+Prompt = str | Sequence[Message] | Sequence[int]
 
 
 class SamplingFields(TypedDict, total=False):
@@ -36,7 +38,7 @@ class SamplingFields(TypedDict, total=False):
     prompt_logprobs: int | None
 
 
-class RequestFields(SamplingFields, total=False):
+class RequestFields(SamplingFields, ChatFields, total=False):
     """Keywords of `generate` and `stream`."""
 
     model: str  # default: the only one served
@@ -46,9 +48,8 @@ class RequestFields(SamplingFields, total=False):
     echo: bool  # the completion has the prompt
 
 
-_REQUEST_FIELDS = frozenset(RequestFields.__annotations__) - frozenset(
-    SamplingFields.__annotations__
-)
+_SAMPLING_FIELDS = frozenset(SamplingFields.__annotations__)
+_REQUEST_FIELDS = frozenset(RequestFields.__annotations__) - _SAMPLING_FIELDS - CHAT_FIELDS
 _OUTPUT_FIELDS = frozenset(
     {"include_stop_text", "skip_special_tokens", "logprobs", "prompt_logprobs"}
 )
@@ -63,16 +64,20 @@ def generate_request(
         ValueError: a value is out of range, or sampling is given in both ways.
         TypeError: a keyword is unknown.
     """
-    given = {name: value for name, value in fields.items() if name not in _REQUEST_FIELDS}
+    given = {
+        name: value
+        for name, value in fields.items()
+        if name not in _REQUEST_FIELDS and name not in CHAT_FIELDS
+    }
     if params is None:
         params = SamplingParams(**given)  # type: ignore[arg-type]  # checks ranges, by name
         names = frozenset(given)
     elif given:
         raise ValueError(f"give SamplingParams or keywords, not both: {', '.join(sorted(given))}")
     else:
-        names = frozenset(SamplingFields.__annotations__)
+        names = _SAMPLING_FIELDS
     request = pb.GenerateRequest(sampling=pb.SamplingParams(), output=pb.OutputOptions())
-    _set_prompt(request, prompt)
+    _set_prompt(request, prompt, _chat_fields(fields))
     for name in sorted(names):
         _set(request.output if name in _OUTPUT_FIELDS else request.sampling, name, params)
     for name in _REQUEST_FIELDS & fields.keys():
@@ -81,16 +86,18 @@ def generate_request(
     return request
 
 
-def tokenize_request(prompt: Prompt, model: str, add_special_tokens: bool) -> pb.TokenizeRequest:
+def tokenize_request(
+    prompt: Prompt, model: str, add_special_tokens: bool, fields: ChatFields | None = None
+) -> pb.TokenizeRequest:
     """Build a request to tokenize text or a chat.
 
     Raises:
-        ValueError: the prompt is token ids already.
+        ValueError: the prompt is token ids already, or a part of the chat is wrong.
     """
     request = pb.TokenizeRequest(model=model, add_special_tokens=add_special_tokens)
     if not isinstance(prompt, str) and not _is_chat(prompt):
         raise ValueError("only text and chat messages can be tokenized, got token ids")
-    _set_prompt(request, prompt)
+    _set_prompt(request, prompt, fields or {})
     return request
 
 
@@ -107,17 +114,24 @@ def _set(message: pb.SamplingParams | pb.OutputOptions, name: str, params: Sampl
         setattr(message, name, value)
 
 
-def _set_prompt(request: pb.GenerateRequest | pb.TokenizeRequest, prompt: Prompt) -> None:
+def _chat_fields(fields: RequestFields) -> ChatFields:
+    chosen = {name: value for name, value in fields.items() if name in CHAT_FIELDS}
+    return cast(ChatFields, chosen)
+
+
+def _set_prompt(
+    request: pb.GenerateRequest | pb.TokenizeRequest, prompt: Prompt, fields: ChatFields
+) -> None:
+    if fields and not _is_chat(prompt):
+        raise ValueError(f"only chats have {', '.join(sorted(fields))}")
     if isinstance(prompt, str):
         request.text = prompt
     elif _is_chat(prompt):
-        request.chat.SetInParent()
-        for message in cast(Sequence[Mapping[str, str]], prompt):
-            request.chat.messages.add(role=message["role"], content=message["content"])
+        request.chat.CopyFrom(chat_messages(cast(Sequence[Message], prompt), fields))
     elif isinstance(request, pb.GenerateRequest):
         request.token_ids.SetInParent()
         request.token_ids.ids.extend(cast(Sequence[int], prompt))
 
 
-def _is_chat(prompt: Sequence[Mapping[str, str]] | Sequence[int]) -> bool:
+def _is_chat(prompt: Prompt) -> bool:
     return len(prompt) > 0 and isinstance(prompt[0], Mapping)

@@ -63,8 +63,9 @@ class NotFound(RequestError):
 class Unsupported(RequestError):
     code = grpc.StatusCode.UNIMPLEMENTED
 
-    def __init__(self, field: str) -> None:
-        super().__init__(f"{field} is not supported by this version; leave it unset", field=field)
+    def __init__(self, field: str, value: str = "") -> None:
+        named = f"{field} {value}" if value else field
+        super().__init__(f"{named} is not supported by this version; leave it unset", field=field)
 
 
 class Duplicate(RequestError):

@@ -27,9 +27,16 @@ class TextOutput:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], sampling: SamplingParams
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        shown: Sequence[str] = (),
     ) -> None:
-        self._detokenizer = tokenizer.detokenizer(prompt_token_ids, sampling.skip_special_tokens)
+        """shown: special tokens that are text even where the others are skipped."""
+        self._detokenizer = tokenizer.detokenizer(
+            prompt_token_ids, sampling.skip_special_tokens, shown
+        )
         self._has_stops = bool(sampling.stop)
         self._matcher = StopMatcher(sampling.stop, sampling.include_stop_text)
         self._min_tokens = sampling.min_tokens

@@ -4,20 +4,18 @@ text  ------------------------------------> backend --> token ids
 chat --> jinja template (transformers) --/
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-import jinja2
 from transformers import PreTrainedTokenizerFast
 
+from octavo.text.byte_run import byte_tokens
+from octavo.text.chat import Message, Tool, template_messages, template_tools
+from octavo.text.chat_template import ChatTemplate
 from octavo.text.detokenizer import IncrementalDetokenizer
+from octavo.text.encoding import token_ids_of
 from octavo.text.pretrained import load_pretrained
-
-
-class ChatTemplateError(ValueError):
-    """The model has no chat template, or its template refused the messages."""
 
 
 class Tokenizer:
@@ -34,9 +32,8 @@ class Tokenizer:
         self._adds_bos = start == [self.bos_token_id]
         added = self._backend.get_added_tokens_decoder()
         self._special_ids = frozenset(i for i, token in added.items() if token.special)
-        # White space is no control token, even where it has a token of its own (Gemma's "\n\n").
-        contents = [token.content for token in added.values() if token.content.strip()]
-        self._control_text = re.compile("|".join(map(re.escape, contents)) or "(?!)")
+        self.chat_template = ChatTemplate(pretrained)
+        self._byte_tokens = byte_tokens(self._backend)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -49,7 +46,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        return bool(self._pretrained.chat_template)
+        return bool(self.chat_template.text)
 
     @property
     def vocab_size(self) -> int:
@@ -63,7 +60,7 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Encode raw text; with special tokens, exactly one BOS even if the text spells it too."""
-        token_ids = self._encode(text, add_special_tokens)
+        token_ids = token_ids_of(self._backend, text, add_special_tokens)
         if add_special_tokens and self._adds_bos and token_ids[1:2] == [self.bos_token_id]:
             del token_ids[0]
         return token_ids
@@ -88,47 +85,53 @@ class Tokenizer:
         return tuple(found)
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        *,
+        tools: Sequence[Tool] = (),
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Render the model's chat template and encode it, as `apply_chat_template` does.
 
         The template writes BOS itself, so none is added. Text that looks like a control token is
-        encoded as text, in every role.
+        encoded as text, in every role. A final message that is to be continued gets no header of
+        a new answer behind it.
 
         Raises:
+            ChatError: a message or a tool is wrong; it names the field.
             ChatTemplateError: no template, no messages, or the template refused them.
             ValueError: a message spells a control token which the vocabulary also makes from plain
                 text, so that it cannot be told apart.
         """
-        if not self.has_chat_template:
-            raise ChatTemplateError("the model has no chat template; send the prompt as text")
-        if not messages:
-            raise ChatTemplateError("the chat has no messages; at least 1 is needed")
-        conversation = [dict(message) for message in messages]
-        try:
-            if self._spells_control_token(conversation):
-                return self._encode_sanitized(conversation, add_generation_prompt)
-            prompt = self._pretrained.apply_chat_template(
-                conversation, add_generation_prompt=add_generation_prompt, tokenize=False
-            )
-        except jinja2.TemplateError as error:
-            raise ChatTemplateError(
-                f"the model's chat template refused the messages: {error}"
-            ) from error
-        return self._encode(str(prompt), add_special_tokens=False)
+        return self.chat_template.encode(
+            template_messages(messages),
+            template_tools(tools),
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=chat_template_kwargs or {},
+        )
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Decode all tokens at once; ids that no token has (padding of the model) are left out."""
         return str(self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens))
 
     def detokenizer(
-        self, prompt_token_ids: Sequence[int] = (), skip_special_tokens: bool = True
+        self,
+        prompt_token_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        shown: Sequence[str] = (),
     ) -> IncrementalDetokenizer:
-        """Start decoding one output, token by token, as it goes on from the prompt."""
+        """Start decoding one output, token by token, as it goes on from the prompt.
+
+        shown: special tokens that are text even where the others are skipped.
+        """
+        skipped_ids = self._special_ids if skip_special_tokens else frozenset[int]()
+        if skipped_ids and shown:
+            skipped_ids = skipped_ids.difference(map(self._backend.token_to_id, shown))
         return IncrementalDetokenizer(
-            self._backend,
-            prompt_token_ids,
-            skipped_ids=self._special_ids if skip_special_tokens else frozenset(),
+            self._backend, prompt_token_ids, skipped_ids, self._byte_tokens
         )
 
     def _encode_behind(self, before: str, text: str) -> list[int]:
@@ -136,26 +139,3 @@ class Tokenizer:
         start = self.encode(before, add_special_tokens=False)
         both = self.encode(before + text, add_special_tokens=False)
         return both[len(start) :] if both[: len(start)] == start else []
-
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        # Fast: it does not note where in the text each token stands.
-        [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        token_ids: list[int] = encoding.ids
-        return token_ids
-
-    def _spells_control_token(self, conversation: list[dict[str, str]]) -> bool:
-        return any(
-            self._control_text.search(text) for message in conversation for text in message.values()
-        )
-
-    def _encode_sanitized(
-        self, conversation: list[dict[str, str]], add_generation_prompt: bool
-    ) -> list[int]:
-        return list(
-            self._pretrained.apply_chat_template(
-                conversation,
-                add_generation_prompt=add_generation_prompt,
-                return_dict=False,
-                sanitize_control_tokens=True,
-            )
-        )

@@ -28,6 +28,7 @@ class ScriptedService(inference_pb2_grpc.InferenceServiceServicer):
         self.failures: deque[RequestError] = deque()
         self.late_failure: RequestError | None = None
         self.is_stuck = False
+        self.tool_calls: list[pb.ToolCall] = []  # streamed behind the words
         self.ended = asyncio.Event()  # a generation was cancelled
         self.time_remaining_s: float | None = None
         self.address = ""
@@ -64,6 +65,8 @@ class ScriptedService(inference_pb2_grpc.InferenceServiceServicer):
                 if token_id == 3 and self.late_failure is not None:
                     raise self.late_failure
                 yield response(delta=response.Delta(text=word, token_ids=[token_id]))
+            if self.tool_calls:
+                yield response(delta=response.Delta(tool_calls=self.tool_calls))
             yield response(
                 finished=response.Finished(
                     finish_reason=pb.FINISH_REASON_STOP_SEQUENCE, matched_stop_text="END"

@@ -1,14 +1,17 @@
 """`octavo generate` and `octavo chat` as processes of their own, against a scripted service."""
 
 import asyncio
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from client.scripted_service import WORDS, ScriptedService
+from octavo.inference.v1 import inference_pb2 as pb
 from octavo.rpc.errors import InvalidRequest, NoWorker, Overloaded
 
 ANSWER = "".join(WORDS)
@@ -83,6 +86,26 @@ async def test_generate_sends_its_options(service: ScriptedService) -> None:
     assert (sampling.max_tokens, sampling.top_k, sampling.seed) == (9, 3, 7)
     assert sampling.HasField("temperature") and sampling.temperature == 0
     assert (sampling.top_p, round(sampling.min_p, 6)) == (0.5, 0.1)
+
+
+async def test_generate_offers_tools_and_prints_calls(
+    service: ScriptedService, tmp_path: Path
+) -> None:
+    call = pb.ToolCall(id="call_1", name="f", arguments_json='{"a": "é"}')
+    service.tool_calls = [call, call]
+    file = tmp_path / "tools.json"
+    file.write_text('[{"type": "function", "function": {"name": "f"}}]')
+    code, out, err = await run("generate", "Hi", "--tools", str(file), "--address", service.address)
+    assert (code, err) == (0, "")
+    answer, *calls = out.splitlines()
+    assert answer == ANSWER
+    assert [json.loads(line)["function"]["arguments"] for line in calls] == ['{"a": "é"}'] * 2
+    (tool,) = service.requests[0].chat.tools
+    assert (tool.name, json.loads(tool.parameters_json)["type"]) == ("f", "object")
+    for content in ("{}", "[1]", "no JSON"):
+        file.write_text(content)
+        code, out, err = await run("generate", "Hi", "--tools", str(file))
+        assert (code, out) == (2, "") and "tools.json" in err
 
 
 async def test_a_service_that_does_not_run_is_answered_with_how_to_start_it(

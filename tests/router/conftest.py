@@ -85,6 +85,7 @@ def start_fleet(served_model: ServedModel) -> StartFleet:
         decodes: int = 1,
         wait_ready: bool = True,
         many_calls: bool = True,
+        model: ServedModel = served_model,
         **settings: Any,
     ) -> AsyncIterator[Fleet]:
         handover = Handover()
@@ -104,11 +105,11 @@ def start_fleet(served_model: ServedModel) -> StartFleet:
             **settings,
         )
         try:
-            async with running_router(config, served_model) as router:
+            async with running_router(config, model) as router:
                 address = f"127.0.0.1:{router.port}"
                 async with grpc.aio.insecure_channel(address) as channel:
                     stub = inference_pb2_grpc.InferenceServiceStub(channel)
-                    fleet = Fleet(router, ps, ds, stub, served_model, handover, address)
+                    fleet = Fleet(router, ps, ds, stub, model, handover, address)
                     if wait_ready:
                         await wait_connected(fleet, prefills, decodes)
                     yield fleet

@@ -4,6 +4,8 @@ from octavo.inference.v1.inference_pb2 import FINISH_REASON_STOP
 from octavo.router.generation import Completed, Finished, Reply, Started
 from octavo.router.replies import ReplyWriter, join
 from octavo.router.report import RunReport
+from octavo.text.tool_calls import ToolCall
+from octavo.token_logprobs import TokenLogprobs
 
 WHOLE = Reply(
     started=Started(5, 3),
@@ -48,3 +50,20 @@ def test_one_message_or_several_join_to_the_same() -> None:
     whole = ReplyWriter("r", "m", text=True, token_ids=True).message(WHOLE)
     assert whole is not None
     assert join([m for m in several if m is not None], "m") == join([whole], "m")
+
+
+def test_calls_and_log_probabilities_share_a_message_with_text_or_stand_alone() -> None:
+    call = ToolCall("call_1", "look", "{}")
+    scores = TokenLogprobs((-0.5, -1.5))
+    reply = Reply(text="so", token_ids=(7, 8), tool_calls=(call,), logprobs=scores)
+    for include in (True, False):
+        message = ReplyWriter("r", "m", text=include, token_ids=include).message(reply)
+        assert message is not None
+        delta = message.delta
+        assert (delta.text, list(delta.token_ids)) == (("so", [7, 8]) if include else ("", []))
+        assert [(c.id, c.name, c.arguments_json) for c in delta.tool_calls] == [
+            ("call_1", "look", "{}")
+        ]
+        assert list(delta.logprobs.logprobs) == [-0.5, -1.5]
+        [candidate] = join([message, message], "m").candidates
+        assert (len(candidate.tool_calls), len(candidate.logprobs.logprobs)) == (2, 4)

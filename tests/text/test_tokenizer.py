@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from octavo.text.chat_template import ChatTemplateError
 from octavo.text.pretrained import UnsupportedTokenizer
-from octavo.text.tokenizer import ChatTemplateError, Tokenizer
+from octavo.text.tokenizer import Tokenizer
 from text.vocabularies import metaspace
 
 CHAT = [

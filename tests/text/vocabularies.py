@@ -2,7 +2,9 @@
 
 byte_level  Llama 3, Qwen, SmolLM2: characters split over tokens
 metaspace   Llama 2, Mistral: "\N{LOWER ONE EIGHTH BLOCK}" for spaces, byte fallback, BOS
+unigram     T5, XLM-R: SentencePiece's other model, spaces by a Metaspace decoder
 word_piece  BERT: "##" for continuations
+suffixes    GPT, XLM: "</w>" ends words
 """
 
 import json
@@ -46,7 +48,7 @@ def byte_level(folder: Path) -> Path:
     )
     tokenizer.train_from_iterator([TEXT, "\N{PARTY POPPER} \N{GRINNING FACE}"] * 3, trainer)
     tokenizer.add_tokens([AddedToken("<tool>", special=False)])
-    return _save(
+    return save(
         folder,
         tokenizer,
         {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|im_end|>", "chat_template": CHATML},
@@ -91,7 +93,7 @@ def metaspace(folder: Path, tokenizer_class: str = "PreTrainedTokenizerFast") ->
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
     )
-    return _save(
+    return save(
         folder,
         tokenizer,
         {
@@ -112,10 +114,49 @@ def word_piece(folder: Path) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     tokenizer.add_special_tokens(["[UNK]", "[CLS]", "[SEP]"])
-    return _save(folder, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast"})
+    return save(folder, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
-def _save(folder: Path, tokenizer: Tokenizer, config: dict[str, str]) -> Path:
+def unigram(folder: Path) -> Path:
+    words = ["This", "is", "a", "test", "Hello", "world", "x"]
+    pieces = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), (SPACE, -3.0)]
+    pieces += [(SPACE + word, -4.0) for word in words] + [(word, -5.0) for word in words]
+    pieces += [(letter, -8.0) for letter in "éö日\N{PARTY POPPER},."]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return save(folder, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def suffixes(folder: Path) -> Path:
+    pieces = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        "the</w>",
+        "game</w>",
+        "play",
+        "ing</w>",
+        ",</w>",
+        "a",
+        "é</w>",
+    ]
+    tokenizer = Tokenizer(
+        models.BPE(
+            {piece: i for i, piece in enumerate(pieces)},
+            [],
+            unk_token="<unk>",
+            end_of_word_suffix="</w>",
+        )
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return save(folder, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def save(folder: Path, tokenizer: Tokenizer, config: dict[str, str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")

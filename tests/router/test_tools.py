@@ -1,0 +1,260 @@
+"""Tools through the router: in the prompt, and out of the output as messages."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from checkpoints import scripted, tiny_tokenizer
+from octavo.inference.v1 import inference_pb2 as pb
+from octavo.router.config import RouterConfig
+from octavo.router.model import ServedModel
+from octavo.text.tool_calls import HERMES, LLAMA3_JSON
+from router.test_requests import named_field, refusal
+from scripted_workers import EOS
+from text.chat_templates import HERMES_CHAT
+
+StartFleet = Callable[..., AbstractAsyncContextManager[Any]]
+
+CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "Ulm"}}\n</tool_call>'
+TOOL = pb.Tool(name="look", description="Looks.", parameters_json='{"type": "object", "b": 1}')
+USER = pb.ChatMessage(role="user", content="How is it?")
+
+
+@pytest.fixture(scope="module")
+def served_model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+    """The fleet's model, with a template that knows tools."""
+    folder = scripted(tmp_path_factory.mktemp("tools") / "tiny", {}, max_position_embeddings=1024)
+    (folder / "chat_template.jinja").write_text(HERMES_CHAT, encoding="utf-8")
+    return ServedModel.load(str(folder), "tiny")
+
+
+def says(model: ServedModel, text: str) -> list[int]:
+    return [*model.tokenizer.encode(text, add_special_tokens=False), EOS]
+
+
+def request(output: pb.OutputOptions | None = None, **chat: Any) -> pb.GenerateRequest:
+    chat = {"messages": [USER], "tools": [TOOL]} | chat
+    sampling = pb.SamplingParams(max_tokens=chat.pop("max_tokens", 500), stop=chat.pop("stop", []))
+    return pb.GenerateRequest(chat=pb.ChatMessages(**chat), sampling=sampling, output=output)
+
+
+def named(calls: Any) -> list[tuple[str, str]]:
+    calls = list(calls)
+    assert all(call.id.startswith("call_") for call in calls)
+    return [(call.name, call.arguments_json) for call in calls]
+
+
+LOOK = [("look", '{"at": "Ulm"}')]
+
+
+async def test_calls_leave_the_text_unary_and_streamed(
+    start_fleet: StartFleet, served_model: ServedModel
+) -> None:
+    tokens = says(served_model, "I look.\n" + CALL)
+    async with start_fleet(tokens) as fleet:
+        whole = (await fleet.stub.Generate(request())).candidates[0]
+        assert (whole.text, named(whole.tool_calls)) == ("I look.\n", LOOK)
+        assert whole.finish_reason == pb.FINISH_REASON_TOOL_CALLS
+        assert (list(whole.token_ids), whole.matched_stop_token_id) == (tokens, EOS)
+        messages = await fleet.stream(request())
+        deltas = [message.delta for message in messages if message.HasField("delta")]
+        assert "".join(delta.text for delta in deltas) == whole.text
+        assert named(call for delta in deltas for call in delta.tool_calls) == LOOK
+        [finished] = [message.finished for message in messages if message.HasField("finished")]
+        assert finished.finish_reason == pb.FINISH_REASON_TOOL_CALLS
+        # A reader gets text while the call is still being written.
+        first = next(i for i, delta in enumerate(deltas) if delta.text)
+        assert first < next(i for i, delta in enumerate(deltas) if delta.tool_calls)
+        await fleet.quiet()
+
+
+async def test_the_prompt_is_that_of_transformers(
+    start_fleet: StartFleet, served_model: ServedModel
+) -> None:
+    call = pb.ToolCall(id="call_1", name="look", arguments_json='{"at":"Ulm","n":1.0}')
+    messages = [
+        USER,
+        pb.ChatMessage(role="assistant", tool_calls=[call]),
+        pb.ChatMessage(role="tool", tool_call_id="call_1", name="look", content="rain"),
+    ]
+    function = {"name": "look", "arguments": {"at": "Ulm", "n": 1.0}}
+    chat = [
+        {"role": "user", "content": "How is it?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "call_1", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "name": "look", "content": "rain"},
+    ]
+    schema = {"type": "object", "b": 1}
+    tool = {"name": "look", "description": "Looks.", "parameters": schema}
+    expected = served_model.tokenizer._pretrained.apply_chat_template(
+        chat,
+        tools=[{"type": "function", "function": tool}],
+        add_generation_prompt=True,
+        return_dict=False,
+        enable_thinking=False,
+    )
+    async with start_fleet(says(served_model, "ok")) as fleet:
+        variables = '{"enable_thinking": false}'
+        asked = request(messages=messages, chat_template_kwargs_json=variables)
+        reply = await fleet.stub.Tokenize(pb.TokenizeRequest(chat=asked.chat))
+        assert list(reply.token_ids) == expected
+        whole = await fleet.stub.Generate(asked)
+        assert (whole.candidates[0].text, whole.candidates[0].finish_reason) == (
+            "ok",
+            pb.FINISH_REASON_STOP,
+        )
+        assert list(fleet.prefill.specs[-1].prompt_token_ids) == expected
+
+
+async def test_what_ended_the_output_otherwise_stays_its_reason(
+    start_fleet: StartFleet, served_model: ServedModel
+) -> None:
+    tokens = says(served_model, CALL + CALL[:30] + " STOP" + CALL)
+    num_tokens = len(served_model.tokenizer.encode(CALL, add_special_tokens=False))
+    async with start_fleet(tokens) as fleet:
+        cut = (await fleet.stub.Generate(request(max_tokens=num_tokens + 12))).candidates[0]
+        assert cut.finish_reason == pb.FINISH_REASON_LENGTH
+        assert named(cut.tool_calls) == LOOK
+        assert cut.text and CALL[:30].startswith(cut.text)
+        stopped = (await fleet.stub.Generate(request(stop=["STOP"]))).candidates[0]
+        assert stopped.finish_reason == pb.FINISH_REASON_STOP_SEQUENCE
+        assert (named(stopped.tool_calls), stopped.text) == (LOOK, CALL[:30] + " ")
+
+
+async def test_calls_stay_text_where_none_are_wanted(
+    start_fleet: StartFleet, served_model: ServedModel
+) -> None:
+    tokens = says(served_model, CALL)
+    plain = request(tools=[])
+    async with start_fleet(tokens) as fleet:
+        for asked in (request(tool_choice=pb.TOOL_CHOICE_NONE), plain):
+            whole = (await fleet.stub.Generate(asked)).candidates[0]
+            assert (whole.text, list(whole.tool_calls)) == (CALL, [])
+            assert whole.finish_reason == pb.FINISH_REASON_STOP
+        specs = [*fleet.prefill.specs, *fleet.decode.specs]
+        first, second = (list(spec.prompt_token_ids) for spec in specs)
+        assert first == second, "tools that must not be called are not in the prompt"
+
+
+async def test_calls_come_without_text_and_ids_too(
+    start_fleet: StartFleet, served_model: ServedModel
+) -> None:
+    async with start_fleet(says(served_model, "I look. " + CALL)) as fleet:
+        output = pb.OutputOptions(include_text=False, include_token_ids=False)
+        messages = await fleet.stream(request(output))
+        [delta] = [message.delta for message in messages if message.HasField("delta")]
+        assert (delta.text, list(delta.token_ids), named(delta.tool_calls)) == ("", [], LOOK)
+
+
+async def test_special_marker_tokens_are_seen_and_hidden_from_the_text(
+    start_fleet: StartFleet, served_model: ServedModel, tmp_path: Path
+) -> None:
+    """Hermes 2 Pro has <tool_call> as a special token, Llama 3.1 <|python_tag|>."""
+    tokenizer = tiny_tokenizer(380)
+    tokenizer.add_special_tokens(["<tool_call>", "</tool_call>", "<|python_tag|>"])
+    folder = scripted(tmp_path / "tiny", {}, tokenizer=tokenizer)
+    (folder / "chat_template.jinja").write_text(HERMES_CHAT, encoding="utf-8")
+    special = replace(served_model, tokenizer=ServedModel.load(str(folder), "tiny").tokenizer)
+    object_text = '{"name": "look", "arguments": {"at": "Ulm"}}'
+    for format, text in (
+        (HERMES, f"<tool_call>{object_text}</tool_call>"),
+        (LLAMA3_JSON, f"<|python_tag|>{object_text}"),
+    ):
+        tokens = says(special, text)
+        assert set(tokens) & {380, 382}, "the marker is one token"
+        served = replace(special, tool_call_format=format)
+        async with start_fleet(tokens, model=served) as fleet:
+            whole = (await fleet.stub.Generate(request())).candidates[0]
+            assert (whole.text, named(whole.tool_calls)) == ("", LOOK)
+            no_tools = (await fleet.stub.Generate(request(tools=[]))).candidates[0]
+            assert no_tools.text == object_text
+
+
+@pytest.mark.parametrize("name", ["auto", "hermes", "llama3_json", "none"])
+async def test_a_model_tells_its_format(
+    start_fleet: StartFleet, served_model: ServedModel, tmp_path: Path, name: str
+) -> None:
+    folder = scripted(tmp_path / "tiny", {})
+    (folder / "chat_template.jinja").write_text(HERMES_CHAT, encoding="utf-8")
+    loaded = ServedModel.load(str(folder), "tiny", name)
+    served = replace(served_model, tool_call_format=loaded.tool_call_format)
+    async with start_fleet(says(served_model, CALL), model=served) as fleet:
+        facts = await fleet.stub.GetModel(pb.GetModelRequest())
+        expected = {"auto": "hermes", "none": ""}.get(name, name)
+        assert facts.tool_call_format == expected
+        whole = (await fleet.stub.Generate(request())).candidates[0]
+        assert named(whole.tool_calls) == (LOOK if expected == "hermes" else [])
+        assert whole.text == ("" if expected == "hermes" else CALL)
+
+
+def test_an_unknown_format_ends_the_start() -> None:
+    with pytest.raises(ValueError, match="one of auto, hermes, llama3_json, none, got 'xml'"):
+        RouterConfig(model="tiny", tool_call_format="xml")
+
+
+INVALID, UNSUPPORTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED
+ASSISTANT = pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(name="f", arguments_json="[")])
+
+
+@pytest.mark.parametrize(
+    ("chat", "code", "field"),
+    [
+        ({"tool_choice": pb.TOOL_CHOICE_REQUIRED}, UNSUPPORTED, "chat.tool_choice"),
+        ({"tool_choice": 99}, INVALID, "chat.tool_choice"),
+        ({"tool_choice_name": "look"}, UNSUPPORTED, "chat.tool_choice_name"),
+        (
+            {"add_generation_prompt": True, "continue_final_message": True},
+            INVALID,
+            "chat.add_generation_prompt",
+        ),
+        ({"tools": [pb.Tool()]}, INVALID, "chat.tools[0].name"),
+        ({"tools": [TOOL, TOOL]}, INVALID, "chat.tools[1].name"),
+        ({"tools": [pb.Tool(name="f")] * 129}, INVALID, "chat.tools"),
+        (
+            {"tools": [pb.Tool(name="f", parameters_json="1")]},
+            INVALID,
+            "chat.tools[0].parameters_json",
+        ),
+        ({"messages": [pb.ChatMessage()]}, INVALID, "chat.messages[0].role"),
+        (
+            {"messages": [USER, ASSISTANT]},
+            INVALID,
+            "chat.messages[1].tool_calls[0].arguments_json",
+        ),
+        (
+            {"messages": [pb.ChatMessage(role="user", content_parts=[pb.ContentPart()])]},
+            INVALID,
+            "chat.messages[0].content_parts[0]",
+        ),
+        (
+            {
+                "messages": [
+                    pb.ChatMessage(role="user", content="x", content_parts=[pb.ContentPart()])
+                ]
+            },
+            INVALID,
+            "chat.messages[0].content_parts",
+        ),
+        ({"chat_template_kwargs_json": "[]"}, INVALID, "chat.chat_template_kwargs_json"),
+        ({"chat_template_kwargs_json": '{"tools": 1}'}, INVALID, "chat"),
+    ],
+)
+async def test_a_wrong_chat_is_refused_by_name(
+    start_fleet: StartFleet, served_model: ServedModel, chat: Any, code: Any, field: str
+) -> None:
+    async with start_fleet(says(served_model, "ok")) as fleet:
+        error = await refusal(fleet.stub.Generate(request(**chat), timeout=5))
+        assert (error.code(), named_field(error)) == (code, field), error.details()
+        assert field.rpartition(".")[2] in error.details()
+        tokenized = pb.TokenizeRequest(chat=request(**chat).chat)
+        again = await refusal(fleet.stub.Tokenize(tokenized, timeout=5))
+        assert (again.code(), again.details()) == (code, error.details())
+        assert not fleet.prefill.specs
