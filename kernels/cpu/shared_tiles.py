@@ -135,8 +135,6 @@ def attend_shared_tiles(args, first_item, last_item):
         row = 4 * head_width((size + LANES - 1) // LANES * LANES)
         softmax = (highest, total, read_i32(levels, g))
         target = partials + h * row
-        save_outputs(
-            TILES, outputs, softmax, owners, owned, num_heads, addresses, scratch, target
-        )
+        save_outputs(TILES, outputs, softmax, owners, owned, num_heads, addresses, scratch, target)
     amx.release()
     give_back(borrowed)
