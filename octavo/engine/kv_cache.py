@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from octavo.block_key import KEY_ALGORITHM
+from octavo.engine.host_memory import zeros
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 FP8 = "float8_e4m3fn"
@@ -61,9 +62,11 @@ class KVCache:
         self.layout = layout
         self.num_blocks = num_blocks
         # Zeros, so that what a kernel reads and masks is never NaN; the CPU maps them lazily.
-        self.kv = torch.zeros(
-            (num_blocks, *layout.block_shape), dtype=layout.torch_dtype, device=device
-        )
+        shape = (num_blocks, *layout.block_shape)
+        if device.type == "cpu":
+            self.kv = zeros(shape, layout.torch_dtype)
+        else:
+            self.kv = torch.zeros(shape, dtype=layout.torch_dtype, device=device)
         self._bytes = self.kv.view(torch.uint8).view(num_blocks, layout.block_bytes)
         self._host: Bytes | None = None  # [num_blocks, block_bytes]
         if device.type == "cpu":
