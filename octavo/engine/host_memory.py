@@ -1,8 +1,8 @@
 """Memory of a pool on the CPU: mapped where it is first written, in pages as large as there are.
 
-A first write to a page of 4 KiB costs a fault: 1.4 ms a MiB of KV in a virtual machine, most of a
-hand-over's time. In pages of 2 MiB it is a third of that, and takes nothing but the advice (Linux
-with `transparent_hugepage` at `madvise` or `always`; elsewhere it changes nothing).
+A first write to a page of 4 KiB costs a fault: 1.4 ms a MiB in a virtual machine. In pages of 2 MiB
+it is 0.6, and takes nothing but the advice (Linux with `transparent_hugepage` at `madvise` or
+`always`; elsewhere it changes nothing).
 """
 
 import contextlib
