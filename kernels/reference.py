@@ -19,11 +19,6 @@ def embed(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.embedding(token_ids, weight)
 
 
-def to_float32(x: torch.Tensor) -> torch.Tensor:
-    """x, or its values in float32. x: contiguous, of any shape."""
-    return x.float()
-
-
 def store_kv(
     key: torch.Tensor, value: torch.Tensor, kv_layer: torch.Tensor, slot_mapping: torch.Tensor
 ) -> None:

@@ -35,8 +35,6 @@ class Kernels(Protocol):
 
     def embed(self, token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor: ...
 
-    def to_float32(self, x: torch.Tensor) -> torch.Tensor: ...
-
     def rotary_store_kv(
         self,
         query: torch.Tensor,

@@ -1,4 +1,4 @@
-"""Rows of the embedding, and logits in float32: the two ends of a step."""
+"""Rows of the embedding: where a step begins."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import copy_bytes, read_i64, unpacked
 from octavo.kernels.cpu.recording import empty
 from octavo.kernels.cpu.team import kernel_per_format, run
-from octavo.kernels.cpu.vector import FLOAT, load, load_some, splat, store, store_some
+from octavo.kernels.cpu.vector import splat, store, store_some
 
 CHUNK = 65536  # elements that are taken at once, some 20 us
 NAN = np.float32(np.nan)
@@ -46,30 +46,4 @@ def embed(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     item = weight.element_size()
     args = (weight.data_ptr(), num_rows, token_ids.data_ptr(), out.data_ptr(), size, item)
     run(_embed(weight.dtype), args, len(token_ids), CHUNK // size + 1)
-    return out
-
-
-@kernel_per_format
-def _to_float32(format):
-    def to_float32(args, first, last):
-        """Items are CHUNK elements of x [size]."""
-        x, out, size = unpacked(args, 3)
-        end = min(size, last * CHUNK)
-        whole = end // LANES * LANES
-        for i in range(first * CHUNK, whole, LANES):
-            store(FLOAT, out, i, load(format, x, i))
-        if whole < end:
-            store_some(FLOAT, out, whole, end - whole, load_some(format, x, whole, end - whole))
-
-    return to_float32
-
-
-def to_float32(x: torch.Tensor) -> torch.Tensor:
-    """As `reference.to_float32`: x itself if that is what it is."""
-    if x.dtype == torch.float32:
-        return x
-    assert x.is_contiguous()
-    out = empty(tuple(x.shape), torch.float32)
-    args = (x.data_ptr(), out.data_ptr(), x.numel())
-    run(_to_float32(x.dtype), args, -(-x.numel() // CHUNK), 1)
     return out

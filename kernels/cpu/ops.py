@@ -10,7 +10,7 @@ import torch
 from octavo.kernels.cpu.activation import silu_mul
 from octavo.kernels.cpu.argmax import argmax
 from octavo.kernels.cpu.decode import decode_attention
-from octavo.kernels.cpu.embedding import embed, to_float32
+from octavo.kernels.cpu.embedding import embed
 from octavo.kernels.cpu.linear import pack_linear
 from octavo.kernels.cpu.norm import add_rms_norm, rms_norm
 from octavo.kernels.cpu.prefill import prefill_attention
@@ -35,7 +35,6 @@ __all__ = [
     "rotary_store_kv",
     "silu_mul",
     "store_kv",
-    "to_float32",
     "warm_up",
 ]
 
@@ -60,6 +59,6 @@ def warm_up(dtype: torch.dtype) -> None:
     grouped_decode_attention(head, kv_layer, table, length, groups, 1.0)
     add_rms_norm(row, rms_norm(row, weight, 1e-5), weight, 1e-5)
     silu_mul(row)
-    to_float32(embed(slot, row))
+    embed(slot, row)
     # Nothing is handed out: a recorded step is one call of this.
     Program(()).replay(1)

@@ -7,7 +7,7 @@ from octavo.kernels.gpu.rms_norm import add_rms_norm, rms_norm
 from octavo.kernels.gpu.rotary_store import rotary_store_kv
 from octavo.kernels.gpu.shared_attention import grouped_decode_attention
 from octavo.kernels.gpu.silu_mul import silu_mul
-from octavo.kernels.reference import embed, to_float32  # torch's own are single kernels
+from octavo.kernels.reference import embed  # torch's own is a single kernel
 
 __all__ = [
     "add_rms_norm",
@@ -19,5 +19,4 @@ __all__ = [
     "rms_norm",
     "rotary_store_kv",
     "silu_mul",
-    "to_float32",
 ]

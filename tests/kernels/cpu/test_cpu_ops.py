@@ -84,12 +84,10 @@ def test_rotation_and_store_in_one_pass_agree_with_the_reference(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", SIZES)
-def test_tokens_are_embedded_and_logits_widened_as_they_are(size: int, dtype: torch.dtype) -> None:
+def test_tokens_are_embedded_as_they_are(size: int, dtype: torch.dtype) -> None:
     weight, token_ids = torch.randn(11, size).to(dtype), torch.tensor([10, 0, 3, 3])
     rows = ops.embed(token_ids, weight)
     assert torch.equal(rows, reference.embed(token_ids, weight))
-    wide = torch.randn(5, 20_011).to(dtype)
-    assert torch.equal(ops.to_float32(wide), reference.to_float32(wide))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
