@@ -66,7 +66,7 @@ async def running_decode_worker(
     streams, news, server = OpenStreams(), CacheNews(), Server(SERVICES)
     with closing(CopyThread()) as copies:
         path = ReceivePath(engine.kv_cache, facts.layout, copies)
-        peers = Peers(facts.layout, config.transport)
+        peers = Peers(facts.layout, config.internal_tls, config.transport)
         async with EngineLoop(engine, news) as loop:
             puller = PromptPuller(
                 loop=loop,
@@ -80,7 +80,7 @@ async def running_decode_worker(
             workers = WorkerServicer(facts, engine, loop, streams, path.counters)
             worker_pb2_grpc.add_DecodeServiceServicer_to_server(decodes, server.grpc)
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server.grpc)
-            port = await server.start(config.listen_address)
+            port = await server.start(config.listen_address, tls=config.internal_tls)
             facts.worker.address = config.reachable_address(port)
             try:
                 async with announced(config, facts, engine, loop) as news.publish:

@@ -84,7 +84,7 @@ async def running_prefill_worker(
             worker_pb2_grpc.add_PrefillServiceServicer_to_server(prefills, server.grpc)
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server.grpc)
             server.grpc.add_generic_rpc_handlers((pulls.handler(),))
-            port = await server.start(config.listen_address)
+            port = await server.start(config.listen_address, tls=config.internal_tls)
             facts.worker.address = config.reachable_address(port)
             try:
                 async with announced(config, facts, engine, loop) as news.publish:

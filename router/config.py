@@ -1,8 +1,11 @@
 """Settings of a router, read once in `__main__` and checked here."""
 
 from dataclasses import MISSING, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from octavo.rpc.exposure import check_plaintext
+from octavo.rpc.tls import TlsFiles, files_of
 from octavo.text.tool_calls import AUTO, check_format_name
 
 
@@ -33,6 +36,30 @@ class RouterConfig:
     private_address: str | None = setting(
         "One more address to listen on, where this router alone is reached.",
         default=None,
+    )
+    tls_cert_file: Path | None = setting(
+        "PEM certificate of listen_address; a renewed one counts without a restart.",
+        default=None,
+    )
+    tls_key_file: Path | None = setting(
+        "PEM key of tls_cert_file.",
+        default=None,
+    )
+    tls_client_ca_file: Path | None = setting(
+        "Clients must show a certificate of this CA (mTLS).",
+        default=None,
+    )
+    api_key_file: Path | None = setting(
+        "Keys of 16 bytes or more that clients must send, one a line; read again when it changes.",
+        default=None,
+    )
+    internal_tls_dir: Path | None = setting(
+        "Folder of tls.crt, tls.key and ca.crt for mTLS with workers; all roles need one.",
+        default=None,
+    )
+    insecure: bool = setting(
+        "Serve without encryption beyond this machine.",
+        default=False,
     )
     prefill_address: tuple[str, ...] = setting(
         "host:port, unix:path or dns:///name:port; repeat it, or use commas.",
@@ -102,6 +129,9 @@ class RouterConfig:
 
     def __post_init__(self) -> None:
         check_format_name(self.tool_call_format)
+        if self.public_tls is None:
+            how = "--tls-cert-file and --tls-key-file"
+            check_plaintext(self.listen_address, self.insecure, how)
         if not self.model:
             raise ValueError("model must name a folder, a GGUF file or a hub id")
         for name in (
@@ -121,6 +151,20 @@ class RouterConfig:
         limit = self.local_prefill_max_tokens
         if limit is not None and limit < 0:
             raise ValueError(f"local_prefill_max_tokens must not be negative, got {limit}")
+
+    @property
+    def public_tls(self) -> TlsFiles | None:
+        """Of listen_address.
+
+        Raises:
+            ValueError: a file is missing.
+        """
+        return files_of(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
+
+    @property
+    def internal_tls(self) -> TlsFiles | None:
+        """What this router shows to workers, and asks of them."""
+        return TlsFiles.in_folder(self.internal_tls_dir) if self.internal_tls_dir else None
 
     @property
     def model_name(self) -> str:

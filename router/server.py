@@ -38,6 +38,7 @@ from octavo.router.secret import (
 )
 from octavo.router.servicer import InferenceServicer
 from octavo.router.workers import Workers
+from octavo.rpc.api_keys import KeyRing
 from octavo.rpc.channels import PUBLIC_MESSAGE_BYTES
 from octavo.rpc.errors import NoWorker
 from octavo.rpc.server import Server, serve_until_signal
@@ -94,6 +95,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             model_fingerprint=model.fingerprint,
             load_interval_s=config.load_interval_s,
             stuck_after_s=config.stuck_after_s,
+            tls=config.internal_tls,
         )
         stack.push_async_callback(workers.close)
         secret, index = await _open_redis(config, model, workers, stack, tasks)
@@ -121,9 +123,14 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             max_request_s=config.max_request_s,
             slow_reader_s=config.slow_reader_s,
         )
-        server = Server((SERVICE_NAME,), PUBLIC_MESSAGE_BYTES, shares_port=config.shares_port)
+        server = Server(
+            (SERVICE_NAME,),
+            PUBLIC_MESSAGE_BYTES,
+            shares_port=config.shares_port,
+            keys=KeyRing(config.api_key_file) if config.api_key_file else None,
+        )
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
-        port = await server.start(config.listen_address, config.private_address)
+        port = await server.start(config.listen_address, config.private_address, config.public_tls)
         stack.push_async_callback(server.grpc.stop, 0)
         tasks.start(_report_readiness(server, workers))
         logger.info("serving %s on %s", model.name, config.listen_address)

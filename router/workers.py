@@ -13,6 +13,7 @@ from functools import partial
 
 from octavo.router.connection import Connection, WorkerRefused
 from octavo.router.worker import Role, Worker
+from octavo.rpc.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +28,13 @@ class Workers:
         model_fingerprint: str | None,
         load_interval_s: float,
         stuck_after_s: float,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._vocab_size = vocab_size
         self._model_fingerprint = model_fingerprint
         self._load_interval_s = load_interval_s
         self._stuck_after_s = stuck_after_s
+        self._tls = tls
         self._wanted: dict[str, frozenset[str]] = {}  # by source
         self._connections: dict[str, asyncio.Task[None]] = {}  # by address
         self._by_id: dict[str, Worker] = {}
@@ -141,6 +144,7 @@ class Workers:
             is_wanted=self._is_wanted,
             load_interval_s=self._load_interval_s,
             stuck_after_s=self._stuck_after_s,
+            tls=self._tls,
         )
         task = asyncio.create_task(connection.run(), name=f"connection to {address}")
         self._connections[address] = task

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from octavo.cli.connect import Address, ApiKey, CaFile, Tls, connect
 from octavo.cli.failure import advice, exit_with
 from octavo.cli.tools import call_lines, read_tools
 from octavo.client import Client, Completion, OctavoError, Prompt, RequestFields
@@ -13,9 +14,10 @@ from octavo.client import Client, Completion, OctavoError, Prompt, RequestFields
 
 def generate(
     prompt: Annotated[str, typer.Argument(help='What to ask; "-" reads standard input.')],
-    address: Annotated[
-        str, typer.Option(envvar="OCTAVO_ADDRESS", help="Where the service listens.")
-    ] = "127.0.0.1:50051",
+    address: Address = "127.0.0.1:50051",
+    api_key: ApiKey = None,
+    tls: Tls = False,
+    ca_file: CaFile = None,
     model: Annotated[str, typer.Option(help="Default: the only one served.")] = "",
     max_tokens: Annotated[int | None, typer.Option(help="Output tokens at most.")] = None,
     min_tokens: Annotated[int | None, typer.Option(help="Output tokens at least.")] = None,
@@ -65,7 +67,8 @@ def generate(
     fields = RequestFields(**{k: v for k, v in given.items() if v is not None})  # type: ignore[typeddict-item]
     message: Prompt = [{"role": "user", "content": text}] if chat else text
     try:
-        completion = _print_stream(address, message, fields, timeout_s)
+        with connect(address, api_key, tls, ca_file) as client:
+            completion = _print_stream(client, message, fields, timeout_s)
     except OctavoError as error:
         raise exit_with(advice(error, address)) from error
     except ValueError as error:
@@ -90,14 +93,11 @@ def summary(completion: Completion) -> str:
 
 
 def _print_stream(
-    address: str, prompt: Prompt, fields: RequestFields, timeout_s: float | None
+    client: Client, prompt: Prompt, fields: RequestFields, timeout_s: float | None
 ) -> Completion:
     has_printed = False
     try:
-        with (
-            Client(address) as client,
-            client.stream(prompt, timeout_s=timeout_s, **fields) as stream,
-        ):
+        with client.stream(prompt, timeout_s=timeout_s, **fields) as stream:
             for delta in stream:
                 text = delta.text
                 if delta.tool_calls:

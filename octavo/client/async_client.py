@@ -6,9 +6,9 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 
-from octavo.client.channel import OPTIONS
 from octavo.client.chat import ChatFields
 from octavo.client.completion import Completion, Delta, Transcript
+from octavo.client.credentials import ClientTls, key_metadata, open_async_channel
 from octavo.client.error import OctavoError
 from octavo.client.model_facts import ModelFacts
 from octavo.client.request import Prompt, RequestFields, generate_request, tokenize_request
@@ -26,11 +26,29 @@ class AsyncClient:
     OctavoError. A cancelled task cancels its call.
     """
 
-    def __init__(self, address: str = "127.0.0.1:50051", *, timeout_s: float | None = None) -> None:
-        """timeout_s: the deadline of calls that name none."""
-        self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+    def __init__(
+        self,
+        address: str = "127.0.0.1:50051",
+        *,
+        timeout_s: float | None = None,
+        api_key: str | None = None,
+        tls: ClientTls | None = None,
+    ) -> None:
+        """Connect when the first call is made.
+
+        Args:
+            timeout_s: the deadline of calls that name none.
+            api_key: sent with every call.
+            tls: None is not encrypted.
+
+        Raises:
+            ValueError: api_key cannot be sent.
+            OSError: a file of tls cannot be read.
+        """
+        self._channel = open_async_channel(address, tls)
         self._stub = InferenceServiceStub(self._channel)
         self._timeout_s = timeout_s
+        self._metadata = key_metadata(api_key)
 
     async def __aenter__(self) -> Self:
         return self
@@ -53,7 +71,9 @@ class AsyncClient:
         """Run one generation and return the whole of it."""
         request = generate_request(prompt, params, fields)
         return Completion.of(
-            await _answer(self._stub.Generate(request, timeout=self._s(timeout_s)))
+            await _answer(
+                self._stub.Generate(request, timeout=self._s(timeout_s), metadata=self._metadata)
+            )
         )
 
     def stream(
@@ -66,7 +86,9 @@ class AsyncClient:
     ) -> "AsyncTextStream":
         """Run one generation and read it while it grows; leaving the stream cancels it."""
         request = pb.StreamGenerateRequest(request=generate_request(prompt, params, fields))
-        return AsyncTextStream(self._stub.StreamGenerate(request, timeout=self._s(timeout_s)))
+        return AsyncTextStream(
+            self._stub.StreamGenerate(request, timeout=self._s(timeout_s), metadata=self._metadata)
+        )
 
     async def tokenize(
         self,
@@ -79,17 +101,23 @@ class AsyncClient:
     ) -> list[int]:
         """Tokenize text or chat messages exactly as a generation would."""
         request = tokenize_request(prompt, model, add_special_tokens, fields)
-        response = await _answer(self._stub.Tokenize(request, timeout=self._s(timeout_s)))
+        response = await _answer(
+            self._stub.Tokenize(request, timeout=self._s(timeout_s), metadata=self._metadata)
+        )
         return list(response.token_ids)
 
     async def get_model(self, model: str = "", *, timeout_s: float | None = None) -> ModelFacts:
         """Return facts about a model; by default the only one served."""
-        call = self._stub.GetModel(pb.GetModelRequest(model=model), timeout=self._s(timeout_s))
+        call = self._stub.GetModel(
+            pb.GetModelRequest(model=model), timeout=self._s(timeout_s), metadata=self._metadata
+        )
         return ModelFacts.of(await _answer(call))
 
     async def list_models(self, *, timeout_s: float | None = None) -> list[str]:
         """Return the names of the served models."""
-        call = self._stub.ListModels(pb.ListModelsRequest(), timeout=self._s(timeout_s))
+        call = self._stub.ListModels(
+            pb.ListModelsRequest(), timeout=self._s(timeout_s), metadata=self._metadata
+        )
         return list((await _answer(call)).models)
 
     def _s(self, timeout_s: float | None) -> float | None:

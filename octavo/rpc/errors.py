@@ -6,6 +6,7 @@
       Unsupported      UNIMPLEMENTED        a field of a feature that this version lacks
       Duplicate        ALREADY_EXISTS
       Precondition     FAILED_PRECONDITION  two processes do not fit together; names the field
+      Unauthenticated  UNAUTHENTICATED      no API key, or one that is not known
       Overloaded       RESOURCE_EXHAUSTED   carries when to come back
       NoWorker         UNAVAILABLE          says what to do
       Aborted          ABORTED              a newer attempt took over
@@ -77,6 +78,10 @@ class Precondition(RequestError):
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message, field=field)
+
+
+class Unauthenticated(RequestError):
+    code = grpc.StatusCode.UNAUTHENTICATED
 
 
 class Overloaded(RequestError):

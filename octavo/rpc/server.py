@@ -9,7 +9,10 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from octavo.rpc.api_keys import KeyInterceptor, KeyRing
 from octavo.rpc.channels import INTERNAL_MESSAGE_BYTES, server_options
+from octavo.rpc.exposure import is_local
+from octavo.rpc.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -26,30 +29,41 @@ class Server:
         max_message_bytes: int = INTERNAL_MESSAGE_BYTES,
         *,
         shares_port: bool = False,
+        keys: KeyRing | None = None,
     ) -> None:
         """service_names: full names, as in `DESCRIPTOR.services_by_name[...].full_name`.
 
         shares_port: with other processes that say so, too; the kernel spreads connections.
+        keys: who may call; None lets everybody.
         """
         self.service_names = service_names
         self._is_alive = True
         self._is_draining = False
         options = server_options(max_message_bytes, shares_port=shares_port)
-        self.grpc = grpc.aio.server(options=options)
+        locks = [KeyInterceptor(keys)] if keys is not None else None
+        self.grpc = grpc.aio.server(options=options, interceptors=locks)
         self.health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self.grpc)
         names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self.grpc)
 
-    async def start(self, address: str, private_address: str | None = None) -> int:
+    async def start(
+        self, address: str, private_address: str | None = None, tls: TlsFiles | None = None
+    ) -> int:
         """Listen and return the port (0 for a unix socket). Not ready until `set_ready`.
 
-        private_address: one more to listen on.
+        private_address: one more to listen on, never encrypted.
+        tls: of `address`, unless it is a unix socket.
 
         Raises:
             RuntimeError: an address cannot be bound.
         """
-        port = self.grpc.add_insecure_port(address)
+        if tls is None or address.startswith("unix:"):
+            if not is_local(address):
+                logger.warning("%s is open to the network without encryption", address)
+            port = self.grpc.add_insecure_port(address)
+        else:
+            port = self.grpc.add_secure_port(address, tls.server_credentials())
         if private_address is not None:
             self.grpc.add_insecure_port(private_address)
         await self.health.set("", SERVING)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from octavo.engine.config import EngineConfig
 from octavo.engine.core_set import parse_cores
+from octavo.rpc.exposure import check_plaintext
+from octavo.rpc.tls import TlsFiles
 
 TRANSPORTS = ("auto", "shared_memory", "bytes")
 _WILDCARD = re.compile(r"(0\.0\.0\.0|\[::\]|\*|):\d+")
@@ -30,6 +32,13 @@ class WorkerConfig:
         default=None, metadata={"help": "Name in logs and Redis; default: role, host and pid."}
     )
     redis_url: str | None = field(default=None, metadata={"help": "Default: no Redis."})
+    internal_tls_dir: Path | None = field(
+        default=None,
+        metadata={"help": "Folder of tls.crt, tls.key and ca.crt: mTLS with routers and workers."},
+    )
+    insecure: bool = field(
+        default=False, metadata={"help": "Serve without encryption beyond this machine."}
+    )
     dtype: str = field(default="auto", metadata={"help": "auto, float32, bfloat16 or float16."})
     kv_dtype: str = field(
         default="auto", metadata={"help": "auto (as dtype) or fp8 (GPU, 8.9 or later)."}
@@ -91,6 +100,8 @@ class WorkerConfig:
             raise ValueError(
                 f"advertise_address is needed: {self.listen_address} is no address to reach"
             )
+        if self.internal_tls is None:
+            check_plaintext(self.listen_address, self.insecure, "--internal-tls-dir")
         if not self.max_request_s > 0:
             raise ValueError(f"max_request_s must be positive, got {self.max_request_s}")
         if not self.drain_timeout_s >= 0:
@@ -100,6 +111,11 @@ class WorkerConfig:
         elif self.core_board is not None:
             raise ValueError("core_board needs cpu_cores: which cores are this worker's?")
         self.engine_config()  # checks the rest
+
+    @property
+    def internal_tls(self) -> TlsFiles | None:
+        """What this worker shows to routers and other workers, and asks of them."""
+        return TlsFiles.in_folder(self.internal_tls_dir) if self.internal_tls_dir else None
 
     def engine_config(self) -> EngineConfig:
         """What the engine is told."""
