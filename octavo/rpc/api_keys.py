@@ -23,7 +23,8 @@ MIN_KEY_BYTES = 16
 LOOK_INTERVAL_S = 1.0  # between two looks whether the file changed
 _SCHEME = "bearer "
 _HEALTH = "/grpc.health.v1.Health/"
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]]
+Handler = grpc.RpcMethodHandler[Any, Any]
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ class KeyRing:
         return found.st_mtime_ns, found.st_ino
 
 
-class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class KeyInterceptor(grpc.aio.ServerInterceptor):
     """Asks every call for a key, but for those that look after health."""
 
     def __init__(self, keys: KeyRing) -> None:
@@ -96,7 +97,7 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler:
+    ) -> Handler | None:
         if handler_call_details.method.startswith(_HEALTH):
             return await continuation(handler_call_details)
         try:
@@ -106,13 +107,13 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return await continuation(handler_call_details)
 
 
-def _refusal(error: Unauthenticated) -> grpc.RpcMethodHandler:
+def _refusal(error: Unauthenticated) -> Handler:
     """What answers a call of any kind with the error; nothing of its request is read."""
 
     async def refuse(requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await context.abort_with_status(rpc_status.to_status(status_of(error)))
 
-    return grpc.stream_stream_rpc_method_handler(refuse)  # type: ignore[arg-type]
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _authorization(metadata: Iterable[tuple[str, str | bytes]] | None) -> str | None:

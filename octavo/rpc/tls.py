@@ -57,7 +57,9 @@ class TlsFiles:
         """Of a port; with `ca`, clients must show a certificate."""
         renewal = _Renewal(self)
         return grpc.dynamic_ssl_server_credentials(
-            self.certificate(), renewal.changed, require_client_authentication=self.ca is not None
+            self.certificate(),
+            renewal.changed,  # type: ignore[arg-type]  # None, while it is the old one, is allowed
+            require_client_authentication=self.ca is not None,
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
