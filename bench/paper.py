@@ -4,7 +4,8 @@
 
 Slots, concurrency and sharing are facts of the allocator: the engine's scheduler and pool run the
 lengths without a model. Kernel times are of the CPU kernels on one thread; the paper's are of an
-A100. Swap, beams and copy-on-write do not exist in the engine, and the tables say so.
+A100. Swap is between the pool and other memory of the same CPU, as the engine does it. Beams and
+copy-on-write do not exist in the engine, and the tables say so.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from paper_allocator import (
     reserved,
     shared_by_samples,
 )
-from paper_kernels import attention, recompute
+from paper_kernels import attention, preemption
 from paper_report import draw, show
 from report import machine
 
@@ -96,8 +97,8 @@ def measure(args: argparse.Namespace, progress: Progress) -> Figures:
         for size in BLOCK_SIZES:
             begin(f"attention, block size {size}")
             figures["kernel by block"][size] = attention(32, 256, size, dtype)
-    begin("computing again")
-    figures["recompute"] = recompute(args.model, BLOCK_SIZES)
+    begin("recompute and swap")
+    figures["preemption"] = preemption(args.model, BLOCK_SIZES)
     return figures
 
 

@@ -95,13 +95,16 @@ def _finished(finished: Finished) -> Response.Finished:
 
 
 def _completed(completed: Completed) -> Response.Completed:
-    report = completed.report
+    report, num_prompt_tokens = completed.report, completed.num_prompt_tokens
+    moved = report.moved(num_prompt_tokens, completed.num_output_tokens)
     return Response.Completed(
         usage=inference_pb2.Usage(
-            prompt_tokens=completed.num_prompt_tokens,
+            prompt_tokens=num_prompt_tokens,
             completion_tokens=completed.num_output_tokens,
             cached_prompt_tokens=report.cached_prompt_tokens,
-            transferred_prompt_tokens=min(report.transferred_tokens, completed.num_prompt_tokens),
+            transferred_prompt_tokens=moved.transferred,
+            cached_on_prefill_worker=moved.cached_on_prefill_worker,
+            cached_on_decode_worker=moved.cached_on_decode_worker,
         ),
         timing=_timing(report, completed.num_output_tokens),
     )
@@ -112,7 +115,7 @@ def _timing(report: RunReport, num_output_tokens: int) -> inference_pb2.Timing:
     timing = inference_pb2.Timing(
         queue=_told(report.queue_s),
         prefill=_told(report.prefill_s),
-        transfer=_told(report.transfer_s),
+        transfer=_told(report.transfer_s) if num_output_tokens > 1 else None,
         time_to_first_token=_told(report.first_token_s),
         total=_told(report.total_s),
     )

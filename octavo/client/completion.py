@@ -42,6 +42,8 @@ class Usage:
     completion_tokens: int = 0
     cached_prompt_tokens: int = 0
     transferred_prompt_tokens: int = 0
+    cached_on_prefill_worker: int = 0
+    cached_on_decode_worker: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,8 @@ def _usage(message: pb.Usage) -> Usage:
         message.completion_tokens,
         message.cached_prompt_tokens,
         message.transferred_prompt_tokens,
+        message.cached_on_prefill_worker,
+        message.cached_on_decode_worker,
     )
 
 

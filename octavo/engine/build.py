@@ -15,15 +15,23 @@ from octavo.engine.cores import Cores
 from octavo.engine.cuda_graphs import CudaRecorder, GraphedModel
 from octavo.engine.decode_rows import DecodeRows
 from octavo.engine.engine import Engine
+from octavo.engine.host_blocks import HostBlocks
 from octavo.engine.kv_cache import FP8, KVCache, KVLayout, torch_dtype
 from octavo.engine.limits import Limits
 from octavo.engine.model_runner import Model, ModelRunner
 from octavo.engine.models import DecoderModel, load_model
+from octavo.engine.preemption_cost import PreemptionCost
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.shared_prefixes import policy_for
-from octavo.engine.sizing import default_cpu_bytes, free_gpu_bytes, num_blocks_within
+from octavo.engine.sizing import (
+    default_cpu_bytes,
+    free_gpu_bytes,
+    num_blocks_within,
+    num_swap_blocks,
+)
 from octavo.engine.step_budget import GPU_TOKENS, default_step_tokens
+from octavo.engine.swap_space import SwapSpace
 from octavo.kernels.select import Kernels, check_kv_dtype, for_device
 
 RECORD_AHEAD_S = 20.0
@@ -68,7 +76,7 @@ def build_engine(
         warm_up(torch_dtype(dtype))  # the first request must not wait for a compiler
     num_blocks = choose_num_blocks(config, layout, decoder, device)
     kv_cache = KVCache(layout, num_blocks, device)
-    scheduler = build_scheduler(config, layout, num_blocks, model_config.max_position_embeddings)
+    scheduler = build_scheduler(config, kv_cache, model_config.max_position_embeddings)
     logger.info(
         "%s on %s in %s%s: %d blocks of %d tokens, context %d",
         config.model,
@@ -142,10 +150,9 @@ def record_steps(decoder: DecoderModel, kv_cache: KVCache, scheduler: Scheduler)
     )
 
 
-def build_scheduler(
-    config: EngineConfig, layout: KVLayout, num_blocks: int, max_positions: int
-) -> Scheduler:
+def build_scheduler(config: EngineConfig, kv_cache: KVCache, max_positions: int) -> Scheduler:
     """A scheduler over an empty pool; the context is clamped to what the pool holds."""
+    num_blocks = kv_cache.num_blocks
     pool = BlockPool(num_blocks)
     limits = Limits(
         block_size=config.block_size,
@@ -155,7 +162,20 @@ def build_scheduler(
             config.max_model_len or max_positions, max_positions, num_blocks * config.block_size
         ),
     )
-    return Scheduler(pool, PrefixCache(pool, config.block_size), limits, layout.model_fingerprint)
+    prefix_cache = PrefixCache(pool, config.block_size)
+    fingerprint = kv_cache.layout.model_fingerprint
+    return Scheduler(pool, prefix_cache, limits, fingerprint, build_swap(config, kv_cache))
+
+
+def build_swap(config: EngineConfig, kv_cache: KVCache) -> SwapSpace | None:
+    """Host memory for preempted sequences, if the policy wants any and there is some."""
+    if config.preemption == "recompute":
+        return None
+    num_blocks = num_swap_blocks(config.swap_space_bytes, kv_cache)
+    if num_blocks == 0:
+        return None
+    cost = PreemptionCost(config.block_size) if config.preemption == "auto" else None
+    return SwapSpace(HostBlocks(kv_cache, num_blocks), num_blocks, config.block_size, cost)
 
 
 def _is_shared(layout: KVLayout, device: torch.device) -> bool:

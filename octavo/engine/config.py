@@ -5,6 +5,7 @@ from dataclasses import dataclass
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_DTYPES = ("auto", "fp8")
 DEVICES = ("auto", "cpu", "cuda")
+PREEMPTIONS = ("auto", "recompute", "swap")
 QUANTIZATIONS = (None, "int8", "int4", "gguf")
 BLOCK_SIZES = range(8, 129, 8)
 
@@ -29,6 +30,8 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9  # share of the GPU for weights, activations and KV
     kv_cache_bytes: int | None = None  # on the CPU; by default a quarter of what is free
     num_blocks: int | None = None  # instead of a byte budget
+    preemption: str = "auto"  # what costs less for a sequence (preemption_cost.py), or always one
+    swap_space_bytes: int | None = None  # host memory for swap; by default as sizing.py has it
     cuda_graphs: bool = True  # replay decode steps on an NVIDIA GPU
 
     def __post_init__(self) -> None:
@@ -36,6 +39,9 @@ class EngineConfig:
         _check_one_of("kv_dtype", self.kv_dtype, KV_DTYPES)
         _check_one_of("device", self.device, DEVICES)
         _check_one_of("quantization", self.quantization, QUANTIZATIONS)
+        _check_one_of("preemption", self.preemption, PREEMPTIONS)
+        if self.swap_space_bytes is not None and self.swap_space_bytes < 0:
+            raise ValueError(f"swap_space_bytes must not be negative, got {self.swap_space_bytes}")
         _check_one_of("block_size", self.block_size, BLOCK_SIZES)
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ValueError(

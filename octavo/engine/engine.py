@@ -1,5 +1,6 @@
 """One model, one pool, one step at a time: schedule, execute, commit."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
@@ -68,7 +69,9 @@ class Engine:
         early = self.scheduler.drain_outputs() if on_scheduled is not None else []
         if early and on_scheduled is not None:
             on_scheduled(early)
+        began = time.perf_counter()
         choices = self.runner.execute(plan)
+        plan.seconds = time.perf_counter() - began
         outputs = self.scheduler.commit(plan, choices)
         self.did_advance = plan.num_seqs > 0 or bool(early or outputs)
         return outputs

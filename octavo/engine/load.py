@@ -27,12 +27,20 @@ class Counters:
     prompt_tokens_cached: int = 0
     tokens_generated: int = 0
     blocks_cached: int = 0  # registered in the prefix cache
-    preemptions: int = 0
+    preemptions_recompute: int = 0
+    preemptions_swap: int = 0
+    blocks_swapped_out: int = 0
+    blocks_swapped_in: int = 0
     steps: int = 0
     key_collisions: int = 0
     # Slots written over slots in held blocks, summed over steps; a shared block counts once.
     live_slot_steps: int = 0
     allocated_slot_steps: int = 0
+
+    @property
+    def preemptions(self) -> int:
+        """Of either kind."""
+        return self.preemptions_recompute + self.preemptions_swap
 
     def count_step(
         self, holders: Iterable[Sequence], num_held: int, block_size: int, *, did_compute: bool

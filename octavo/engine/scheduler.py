@@ -20,11 +20,12 @@ from octavo.engine.errors import InvalidLogits
 from octavo.engine.limits import Limits
 from octavo.engine.load import Counters, Load
 from octavo.engine.outputs import Outputs
-from octavo.engine.preemption import choose_victim, recompute
+from octavo.engine.preemption import Preemption
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt_rows import plan_scored_rows
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
 from octavo.engine.step_plan import Chunk, StepPlan
+from octavo.engine.swap_space import SwapSpace
 from octavo.engine.waiting_queue import WaitingQueue
 from octavo.token_logprobs import TokenLogprobs
 
@@ -38,6 +39,7 @@ class Scheduler:
         prefix_cache: PrefixCache,
         limits: Limits,
         model_fingerprint: str = "",
+        swap: SwapSpace | None = None,
     ) -> None:
         self.pool = pool
         self.prefix_cache = prefix_cache
@@ -45,10 +47,10 @@ class Scheduler:
         self.totals = Counters()
         self._model_fingerprint = model_fingerprint
         self._admission = Admission(pool, prefix_cache, limits.block_size)
+        self._preemption = Preemption(pool, prefix_cache, self._admission, self.totals, swap)
         self._sequences: dict[str, Sequence] = {}  # every one not released or ended
         self._waiting = WaitingQueue()
         self._running = Arrivals()
-        self._preempted = Arrivals()
         self._filling: dict[str, Sequence] = {}
         self._lingering: dict[str, Sequence] = {}  # finished, their lease still holds the blocks
         self._pulls: dict[str, list[int]] = {}  # blocks that copies may still be writing
@@ -57,9 +59,8 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether anything waits, fills, runs or is to be told; not every step can advance it."""
-        return bool(
-            self._running or self._outputs or self._waiting or self._preempted or self._filling
-        )
+        stopped = self._preemption.stopped
+        return bool(self._running or self._outputs or self._waiting or stopped or self._filling)
 
     @property
     def num_active(self) -> int:
@@ -98,7 +99,7 @@ class Scheduler:
             case Status.RUNNING:
                 self._running.remove(seq)
             case Status.PREEMPTED:
-                self._preempted.remove(seq)
+                self._preemption.release(seq)
             case Status.FINISHED:
                 del self._lingering[seq_id]
         seq.status = Status.FINISHED
@@ -116,7 +117,7 @@ class Scheduler:
             raise ValueError(f"sequence {seq_id} is {seq.status.name}, only FILLING ones join")
         del self._filling[seq_id]
         seq.num_computed_tokens = seq.num_tokens
-        self._register(seq, 0)
+        self.prefix_cache.settle(seq, 0)
         seq.status = Status.RUNNING
         self._running.add(seq)
         self._append(seq, first_token_id, logprobs)
@@ -131,13 +132,14 @@ class Scheduler:
         budget = self._plan_decodes(plan, self.limits.max_num_batched_tokens)
         budget = self._plan_chunks(plan, budget)
         budget = self._resume(plan, budget)
-        if not self._preempted:
+        if not self._preemption.stopped:
             self._admit(plan, budget)
         plan.close()
         return plan
 
     def commit(self, plan: StepPlan, choices: Listed[Choice]) -> list[SequenceOutput]:
         """Book what the step computed; choices stand in the order of plan.sampled."""
+        self._preemption.observe(plan)
         num_decodes = len(plan.decodes)
         for seq, choice in zip(plan.decodes, choices[:num_decodes], strict=True):
             self._advance(seq, 1, choice)
@@ -157,12 +159,11 @@ class Scheduler:
 
     def load(self) -> Load:
         missing = [seq.num_missing_tokens for seq in self._running]
-        behind = sum(missing) - missing.count(1)
-        preempted = sum(seq.num_tokens for seq in self._preempted)
+        behind = sum(missing) - missing.count(1) + self._preemption.num_missing_tokens
         return Load(
             running_sequences=self.num_active,
-            waiting_sequences=len(self._waiting) + len(self._preempted),
-            waiting_prefill_tokens=self._waiting.num_prefill_tokens + behind + preempted,
+            waiting_sequences=len(self._waiting) + len(self._preemption.stopped),
+            waiting_prefill_tokens=self._waiting.num_prefill_tokens + behind,
             blocks=self.pool.counts,
             steps=self.totals.steps,
         )
@@ -198,12 +199,12 @@ class Scheduler:
         return budget - num_tokens
 
     def _resume(self, plan: StepPlan, budget: int) -> int:
-        while self._preempted and budget > 0 and self.num_active < self.limits.max_num_seqs:
-            seq = self._preempted[0]
-            if not self._admission.try_admit(seq, self.num_active):
+        while self._preemption.stopped and budget > 0:
+            seqs = self._preemption.resume(self.num_active, self.limits.max_num_seqs)
+            if not seqs:
                 break
-            self._preempted.remove(seq)
-            budget = self._run(plan, seq, budget)
+            for seq in seqs:
+                budget = self._run(plan, seq, budget)
         return budget
 
     def _admit(self, plan: StepPlan, budget: int) -> None:
@@ -226,7 +227,7 @@ class Scheduler:
     def _run(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
         seq.status = Status.RUNNING
         self._running.add(seq)
-        return self._plan_rows(plan, seq, budget)
+        return self._plan_rows(plan, seq, budget) if budget > 0 else 0
 
     def _fill(self, seq: Sequence) -> None:
         seq.status = Status.FILLING
@@ -242,12 +243,7 @@ class Scheduler:
             try:
                 seq.add_blocks(self.pool.allocate(1))
             except OutOfBlocks:
-                victim = choose_victim(self._running)
-                self._running.remove(victim)
-                recompute(victim, self.pool)
-                self._preempted.add(victim)
-                self.totals.preemptions += 1
-                if victim is seq:
+                if seq in self._preemption.make_room(self._running):
                     return False
         return True
 
@@ -268,7 +264,7 @@ class Scheduler:
                 self._finish(seq)  # and register nothing: its KV may be as bad as its logits
                 self._outputs.tell_error(seq, found)
                 return
-        self._register(seq, num_before)
+        self.prefix_cache.settle(seq, num_before)
         if isinstance(score, TokenLogprobs):
             self._outputs.tell_score(seq, score)
         if isinstance(sampled, ScoredToken):
@@ -277,18 +273,6 @@ class Scheduler:
             self._append(seq, sampled)
         elif seq.is_leased or not seq.is_announced:
             self._outputs.tell(seq)
-
-    def _register(self, seq: Sequence, num_before: int) -> None:
-        """Let the prefix cache find the blocks that filled up since num_before tokens."""
-        block_size = self.limits.block_size
-        if seq.num_computed_tokens // block_size == num_before // block_size and num_before:
-            return
-        # A lease's reader may be in the middle of a block that an earlier output showed as written.
-        num_shown = -(-num_before // block_size) if seq.is_leased else 0
-        shown = set(seq.block_ids[:num_shown])
-        duplicates = self.prefix_cache.commit(seq)
-        seq.retired_block_ids += [block_id for block_id in duplicates if block_id in shown]
-        self.pool.free([block_id for block_id in duplicates if block_id not in shown])
 
     def _append(self, seq: Sequence, token_id: int, logprobs: TokenLogprobs | None = None) -> None:
         first_index = seq.num_output_tokens

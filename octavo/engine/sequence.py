@@ -29,7 +29,7 @@ class Status(Enum):
     WAITING = auto()
     FILLING = auto()  # blocks reserved, KV on its way from a prefill worker
     RUNNING = auto()
-    PREEMPTED = auto()  # blocks given up, will be computed again
+    PREEMPTED = auto()  # blocks given up; KV is in host memory or will be computed again
     FINISHED = auto()
 
 
@@ -113,6 +113,10 @@ class Sequence:
         if self._packed_table is None:
             self._packed_table = np.array(self.block_ids, dtype=np.int32)
         return self._packed_table
+
+    def computed_blocks(self, block_size: int) -> list[int]:
+        """The leading blocks of the table that hold KV."""
+        return self.block_ids[: -(-self.num_computed_tokens // block_size)]
 
     @property
     def is_finished(self) -> bool:

@@ -25,6 +25,7 @@ class StepPlan:
     sampled: list[Sequence] = field(default_factory=list)  # decodes, then finishing chunks
     scored: list[Chunk] = field(default_factory=list)  # those with prompt_rows
     prompt_scores: list[PromptScore] = field(default_factory=list)  # of scored, once executed
+    seconds: float = 0.0  # that it took, once executed
 
     @property
     def num_tokens(self) -> int:

@@ -133,6 +133,7 @@ class WorkerConfig:
             gpu_memory_utilization=self.gpu_memory_utilization,
             kv_cache_bytes=self.kv_cache_bytes,
             num_blocks=self.num_blocks,
+            preemption="recompute",  # no memory for swap where leases are never preempted
         )
 
     def reachable_address(self, port: int) -> str:

@@ -49,6 +49,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             # The engine counts what the message names, and what it cannot know follows.
             for name in counters.__slots__:
                 setattr(response.counters, name, getattr(counters, name))
+            response.counters.preemptions = counters.preemptions
             response.counters.blocks_transferred = self.transfers.blocks
             response.counters.bytes_transferred = self.transfers.bytes
             response.counters.digest_mismatches = self.transfers.digest_mismatches

@@ -59,6 +59,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "skip_special_tokens": [{"skip_special_tokens": False, "logit_bias": {0: 100.0, 1: 100.0}}],
     "echo": [{"echo": True}],
 }
+PREEMPTIONS = ("recompute", "swap")
 SHOWS_ELSEWHERE = {"include_text", "include_token_ids", "echo"}
 UNSUPPORTED: dict[str, Any] = {
     "n": 2,
@@ -114,16 +115,25 @@ def served(completion: Completion) -> Result:
     )
 
 
-def check(found: Sequence[Result], expected: Sequence[Result]) -> None:
+def preempted(counters: Any, way: str) -> int:
+    """How many preemptions were of this kind; 0 for a way that is none."""
+    return int(getattr(counters, f"preemptions_{way}", 0))
+
+
+def check(
+    found: Sequence[Result], expected: Sequence[Result], close: dict[str, float] = CLOSE
+) -> None:
     for case, got, wanted in zip(ALL, found, expected, strict=True):
         assert got.token_ids == wanted.token_ids, case
         assert (got.text, got.has_stopped) == (wanted.text, wanted.has_stopped), case
-        check_logprobs(got.logprobs, wanted.logprobs)
-        check_logprobs(got.prompt_logprobs, wanted.prompt_logprobs)
+        check_logprobs(got.logprobs, wanted.logprobs, close)
+        check_logprobs(got.prompt_logprobs, wanted.prompt_logprobs, close)
 
 
 def check_logprobs(
-    found: Sequence[TokenLogprob | None] | None, expected: Sequence[TokenLogprob | None] | None
+    found: Sequence[TokenLogprob | None] | None,
+    expected: Sequence[TokenLogprob | None] | None,
+    close: dict[str, float],
 ) -> None:
     assert (found is None) == (expected is None)
     for got, wanted in zip(found or (), expected or (), strict=True):
@@ -131,9 +141,9 @@ def check_logprobs(
         if got is None or wanted is None:
             continue
         assert got.token_id == wanted.token_id
-        assert got.logprob == pytest.approx(wanted.logprob, **CLOSE)
+        assert got.logprob == pytest.approx(wanted.logprob, **close)
         assert [i for i, _ in got.top] == [i for i, _ in wanted.top]
-        assert [v for _, v in got.top] == pytest.approx([v for _, v in wanted.top], **CLOSE)
+        assert [v for _, v in got.top] == pytest.approx([v for _, v in wanted.top], **close)
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +151,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("fields") / "llama")
 
 
-def make_llm(model: Path, num_blocks: int = 512) -> LLM:
-    return LLM(str(model), dtype="float32", device="cpu", num_blocks=num_blocks, num_threads=1)
+def make_llm(model: Path, num_blocks: int = 512, **settings: Any) -> LLM:
+    settings |= {"dtype": "float32", "device": "cpu", "num_threads": 1}
+    return LLM(str(model), num_blocks=num_blocks, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -173,19 +184,21 @@ def test_in_process_cached_crowded_and_preempted(llama: Path, alone: list[Result
     check(in_process(llm, ALL), alone)  # cached
     check([in_process(llm, [case])[0] for case in ALL], alone)
     assert llm.counters().prompt_tokens_cached > len(ALL) * 32
-    tight = make_llm(llama, num_blocks=12)
-    check(in_process(tight, ALL), alone)
-    assert tight.counters().preemptions > 0
+    for preemption in PREEMPTIONS:
+        tight = make_llm(llama, num_blocks=12, preemption=preemption)
+        check(in_process(tight, ALL), alone)
+        assert preempted(tight.counters(), preemption) == tight.counters().preemptions > 0
 
 
 @pytest.mark.parametrize("num_pairs", [1, 2])
-@pytest.mark.parametrize("way", ["pulled", "local", "preempted"])
+@pytest.mark.parametrize("way", ["pulled", "local", *PREEMPTIONS])
 async def test_served_it_is_the_same(
     llama: Path, alone: list[Result], num_pairs: int, way: str
 ) -> None:
     decode: dict[str, Any] = {"local_prefill_max_tokens": 64 if way == "local" else 0}
-    if way == "preempted":
-        decode["num_blocks"] = 12
+    is_preempted = way in PREEMPTIONS
+    if is_preempted:
+        decode |= {"num_blocks": 12, "preemption": way}
     async with (
         running_fleet(llama, num_pairs, num_pairs, decode=decode) as fleet,
         AsyncClient(fleet.address, timeout_s=60) as client,
@@ -198,10 +211,12 @@ async def test_served_it_is_the_same(
             check([served(completion) for completion in await asyncio.gather(*asked)], alone)
         streams = [streamed(client, PROMPT, cache_salt="hot", **BASE | case) for case in ALL]
         check([served(completion) for completion in await asyncio.gather(*streams)], alone)
-        one_by_one = [await client.generate(PROMPT, **BASE | case) for case in ALL]
-        check([served(completion) for completion in one_by_one], alone)
-        preemptions = sum(w.counters.preemptions for w in await fleet.workers("decode"))
-        assert (preemptions > 0) == (way == "preempted")
+        if not is_preempted:
+            one_by_one = [await client.generate(PROMPT, **BASE | case) for case in ALL]
+            check([served(completion) for completion in one_by_one], alone)
+        for worker in await fleet.workers("decode"):
+            assert (worker.counters.preemptions > 0) == is_preempted
+            assert preempted(worker.counters, way) == worker.counters.preemptions
         await fleet.wait_until_quiet()
 
 

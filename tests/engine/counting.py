@@ -1,7 +1,9 @@
 """Small parts for engine tests: a runner without a model, and the invariants of a scheduler."""
 
 from collections import Counter
+from collections.abc import Sequence as Ids
 
+from octavo.block_key import block_key
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.limits import Limits
@@ -9,6 +11,7 @@ from octavo.engine.prefix_cache import KeyFunction, PrefixCache
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
 from octavo.engine.step_plan import StepPlan
+from octavo.engine.swap_space import SwapSpace
 from octavo.sampling_params import SamplingParams
 
 GROUP = b"g" * 32
@@ -25,6 +28,7 @@ class CountingRunner:
         self.num_rows = 0
         self._block_size = block_size
         self._slots: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._host: dict[int, dict[int, tuple[int, ...]]] = {}  # by host block, by offset
 
     def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
         self.num_rows += plan.num_tokens
@@ -44,6 +48,22 @@ class CountingRunner:
             slot = block_ids[position // self._block_size], position % self._block_size
             self._slots[slot] = tuple(token_ids[: position + 1])
 
+    def save(self, block_ids: Ids[int], host_ids: Ids[int]) -> None:
+        """The host copies of a swap space; what was in a block stays there."""
+        for block_id, host_id in zip(block_ids, host_ids, strict=True):
+            self._host[host_id] = {
+                offset: tokens
+                for (block, offset), tokens in self._slots.items()
+                if block == block_id
+            }
+
+    def load(self, host_ids: Ids[int], block_ids: Ids[int]) -> None:
+        for host_id, block_id in zip(host_ids, block_ids, strict=True):
+            for offset in range(self._block_size):
+                self._slots.pop((block_id, offset), None)
+            for offset, tokens in self._host[host_id].items():
+                self._slots[block_id, offset] = tokens
+
 
 def planned_rows(plan: StepPlan) -> list[tuple[Sequence, int]]:
     """(sequence, number of rows) in the order of the batch."""
@@ -55,13 +75,12 @@ def make_scheduler(
     block_size: int = 4,
     max_num_seqs: int = 8,
     max_num_batched_tokens: int = 64,
-    key_function: KeyFunction | None = None,
+    key_function: KeyFunction = block_key,
+    swap: SwapSpace | None = None,
 ) -> Scheduler:
     pool = BlockPool(num_blocks)
     limits = Limits(block_size, max_num_seqs, max_num_batched_tokens, num_blocks * block_size)
-    if key_function is None:
-        return Scheduler(pool, PrefixCache(pool, block_size), limits)
-    return Scheduler(pool, PrefixCache(pool, block_size, key_function), limits)
+    return Scheduler(pool, PrefixCache(pool, block_size, key_function), limits, swap=swap)
 
 
 def make_sequence(seq_id: str, prompt: list[int], max_tokens: int = 4, **fields: bool) -> Sequence:
@@ -117,6 +136,27 @@ def check_blocks(scheduler: Scheduler) -> None:
             assert not seq.block_ids
     for block_ids in scheduler._pulls.values():
         owners.update(block_ids)
+    check_host_blocks(scheduler)
     assert [pool.num_owners(block_id) for block_id in range(counts.total)] == [
         owners[block_id] for block_id in range(counts.total)
+    ]
+
+
+def check_host_blocks(scheduler: Scheduler) -> None:
+    """Only stopped sequences have host blocks, each of which knows all its owners."""
+    swap = scheduler._preemption._swap
+    if swap is None:
+        return
+    assert swap.pool.counts.free + swap.pool.counts.held == swap.pool.num_total
+    owners: Counter[int] = Counter()
+    for seq, saved in swap._saved.items():
+        assert scheduler._sequences[seq.seq_id] is seq
+        assert seq.status is Status.PREEMPTED
+        assert seq in saved.group and set(saved.group) <= set(scheduler._preemption.stopped)
+        block_size = scheduler.limits.block_size
+        assert len(saved.host_ids) == -(-saved.num_tokens // block_size) > 0
+        assert saved.num_tokens < seq.num_tokens
+        owners.update(saved.host_ids)
+    assert [swap.pool.num_owners(i) for i in range(swap.pool.num_total)] == [
+        owners[i] for i in range(swap.pool.num_total)
     ]

@@ -1,6 +1,7 @@
 """An exhausted pool: who gives way, who comes back first, and that everyone ends."""
 
 import random
+from collections.abc import Iterable
 from collections.abc import Sequence as Ids
 
 import pytest
@@ -14,13 +15,20 @@ from engine.counting import (
     step,
 )
 from octavo.block_key import BlockKey, block_key
+from octavo.engine.block_pool import BlockPool
+from octavo.engine.preemption_cost import PreemptionCost
 from octavo.engine.prefix_cache import KeyFunction
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, Status
+from octavo.engine.swap_space import SwapSpace
 
 
-def test_the_latest_arrival_gives_way_and_resumes_with_the_same_tokens() -> None:
-    scheduler, runner = make_scheduler(6), CountingRunner()
+@pytest.mark.parametrize("num_host_blocks", [0, 2, 8])
+def test_the_latest_arrival_gives_way_and_resumes_with_the_same_tokens(
+    num_host_blocks: int,
+) -> None:
+    runner = CountingRunner()
+    scheduler = make_scheduler(6, swap=make_swap(runner, num_host_blocks))
     seqs = [make_sequence(seq_id, [ord(seq_id)] * 7, max_tokens=12) for seq_id in "ab"]
     for seq in seqs:
         scheduler.add(seq)
@@ -29,6 +37,10 @@ def test_the_latest_arrival_gives_way_and_resumes_with_the_same_tokens() -> None
     assert (first.num_preemptions, second.num_preemptions) == (0, 1)
     assert first.output_token_ids == second.output_token_ids == list(range(7, 19))
     assert scheduler.totals.preemptions == 1
+    # 11 tokens are known then, in 3 blocks: a full host pool means that they are computed again.
+    is_swapped = num_host_blocks == 8
+    assert scheduler.totals.preemptions_swap == is_swapped
+    assert scheduler.totals.blocks_swapped_out == 3 * is_swapped
 
 
 def test_nobody_is_admitted_while_somebody_is_preempted() -> None:
@@ -39,7 +51,7 @@ def test_nobody_is_admitted_while_somebody_is_preempted() -> None:
         step(scheduler, runner)
     late = make_sequence("late", [1], max_tokens=1)
     scheduler.add(late)
-    while scheduler._preempted:
+    while scheduler._preemption.stopped:
         assert late.status is Status.WAITING
         step(scheduler, runner)
     run_to_end(scheduler, runner)
@@ -79,11 +91,12 @@ def test_a_leased_sequence_is_no_victim_and_has_all_it_needs() -> None:
     assert other.num_output_tokens == 14
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_random_traffic_over_a_tiny_pool_always_ends(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("policy", ["recompute", "swap", "either"])
+def test_random_traffic_over_a_tiny_pool_always_ends(policy: str, seed: int) -> None:
     """Arrivals, cancels, pulls, leases; invariants hold after every step (see counting.py)."""
     has_weak_keys = seed % 2 == 1
-    traffic = Traffic(random.Random(seed), weak_key if has_weak_keys else None)
+    traffic = Traffic(random.Random(seed), weak_key if has_weak_keys else block_key, policy)
     for _ in range(400):
         traffic.act()
         step(traffic.scheduler, traffic.runner)
@@ -92,7 +105,13 @@ def test_random_traffic_over_a_tiny_pool_always_ends(seed: int) -> None:
     assert traffic.scheduler.pool.num_held == 0
     assert traffic.scheduler._sequences == {}
     assert traffic.num_finished > 10
-    assert traffic.scheduler.totals.preemptions > 0
+    totals = traffic.scheduler.totals
+    assert totals.preemptions > 0
+    # A small host pool is full at times, and then swap means recompute.
+    assert (totals.preemptions_swap > 0) == (policy != "recompute")
+    assert 0 <= totals.blocks_swapped_in <= totals.blocks_swapped_out
+    if traffic.swap is not None:
+        assert traffic.swap.pool.num_held == 0
     assert (traffic.scheduler.prefix_cache.num_collisions > 0) == has_weak_keys
 
 
@@ -101,17 +120,40 @@ def weak_key(group: bytes, parent: BlockKey, token_ids: Ids[int]) -> BlockKey:
     return BlockKey(bytes([block_key(group, parent, token_ids)[0] % 4]))
 
 
+def make_swap(
+    runner: CountingRunner, num_blocks: int, cost: PreemptionCost | None = None
+) -> SwapSpace | None:
+    return SwapSpace(runner, num_blocks, 4, cost) if num_blocks else None
+
+
+class Coin(PreemptionCost):
+    """Either is cheaper, as it falls."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(4)
+        self._rng = rng
+
+    def favours_swap(self, seqs: Iterable[Sequence], pool: BlockPool) -> bool:
+        super().favours_swap(seqs, pool)
+        return self._rng.random() < 0.5
+
+
 class Traffic:
     """Random callers of one scheduler; a vocabulary of 2 makes nearly every prefix shared."""
 
-    def __init__(self, rng: random.Random, key_function: KeyFunction | None) -> None:
+    def __init__(self, rng: random.Random, key_function: KeyFunction, policy: str) -> None:
+        self.runner = CountingRunner()
+        self.swap: SwapSpace | None = None
+        if policy != "recompute":
+            cost = Coin(rng) if policy == "either" else None
+            self.swap = make_swap(self.runner, rng.randrange(3, 12), cost)
         self.scheduler: Scheduler = make_scheduler(
             num_blocks=rng.randrange(6, 14),
             max_num_seqs=rng.randrange(3, 8),
             max_num_batched_tokens=rng.randrange(7, 30),
             key_function=key_function,
+            swap=self.swap,
         )
-        self.runner = CountingRunner()
         self.num_finished = 0
         self._rng = rng
         self._seqs: dict[str, Sequence] = {}

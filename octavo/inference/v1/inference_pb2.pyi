@@ -220,16 +220,20 @@ class Prompt(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[TokenLogprobs, _Mapping]] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "cached_prompt_tokens", "transferred_prompt_tokens")
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_prompt_tokens", "transferred_prompt_tokens", "cached_on_prefill_worker", "cached_on_decode_worker")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRANSFERRED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_ON_PREFILL_WORKER_FIELD_NUMBER: _ClassVar[int]
+    CACHED_ON_DECODE_WORKER_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     cached_prompt_tokens: int
     transferred_prompt_tokens: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., transferred_prompt_tokens: _Optional[int] = ...) -> None: ...
+    cached_on_prefill_worker: int
+    cached_on_decode_worker: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., transferred_prompt_tokens: _Optional[int] = ..., cached_on_prefill_worker: _Optional[int] = ..., cached_on_decode_worker: _Optional[int] = ...) -> None: ...
 
 class Timing(_message.Message):
     __slots__ = ("queue", "prefill", "transfer", "time_to_first_token", "total", "prefill_worker", "decode_worker")

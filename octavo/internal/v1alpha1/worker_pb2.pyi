@@ -347,7 +347,7 @@ class GetWorkerResponse(_message.Message):
         held: int
         def __init__(self, total: _Optional[int] = ..., free: _Optional[int] = ..., cached: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
     class Counters(_message.Message):
-        __slots__ = ("requests", "prompt_tokens_computed", "prompt_tokens_cached", "tokens_generated", "blocks_cached", "blocks_transferred", "bytes_transferred", "preemptions", "steps", "key_collisions", "digest_mismatches", "live_slot_steps", "allocated_slot_steps")
+        __slots__ = ("requests", "prompt_tokens_computed", "prompt_tokens_cached", "tokens_generated", "blocks_cached", "blocks_transferred", "bytes_transferred", "preemptions", "steps", "key_collisions", "digest_mismatches", "live_slot_steps", "allocated_slot_steps", "preemptions_recompute", "preemptions_swap", "blocks_swapped_out", "blocks_swapped_in")
         REQUESTS_FIELD_NUMBER: _ClassVar[int]
         PROMPT_TOKENS_COMPUTED_FIELD_NUMBER: _ClassVar[int]
         PROMPT_TOKENS_CACHED_FIELD_NUMBER: _ClassVar[int]
@@ -361,6 +361,10 @@ class GetWorkerResponse(_message.Message):
         DIGEST_MISMATCHES_FIELD_NUMBER: _ClassVar[int]
         LIVE_SLOT_STEPS_FIELD_NUMBER: _ClassVar[int]
         ALLOCATED_SLOT_STEPS_FIELD_NUMBER: _ClassVar[int]
+        PREEMPTIONS_RECOMPUTE_FIELD_NUMBER: _ClassVar[int]
+        PREEMPTIONS_SWAP_FIELD_NUMBER: _ClassVar[int]
+        BLOCKS_SWAPPED_OUT_FIELD_NUMBER: _ClassVar[int]
+        BLOCKS_SWAPPED_IN_FIELD_NUMBER: _ClassVar[int]
         requests: int
         prompt_tokens_computed: int
         prompt_tokens_cached: int
@@ -374,7 +378,11 @@ class GetWorkerResponse(_message.Message):
         digest_mismatches: int
         live_slot_steps: int
         allocated_slot_steps: int
-        def __init__(self, requests: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_transferred: _Optional[int] = ..., bytes_transferred: _Optional[int] = ..., preemptions: _Optional[int] = ..., steps: _Optional[int] = ..., key_collisions: _Optional[int] = ..., digest_mismatches: _Optional[int] = ..., live_slot_steps: _Optional[int] = ..., allocated_slot_steps: _Optional[int] = ...) -> None: ...
+        preemptions_recompute: int
+        preemptions_swap: int
+        blocks_swapped_out: int
+        blocks_swapped_in: int
+        def __init__(self, requests: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_transferred: _Optional[int] = ..., bytes_transferred: _Optional[int] = ..., preemptions: _Optional[int] = ..., steps: _Optional[int] = ..., key_collisions: _Optional[int] = ..., digest_mismatches: _Optional[int] = ..., live_slot_steps: _Optional[int] = ..., allocated_slot_steps: _Optional[int] = ..., preemptions_recompute: _Optional[int] = ..., preemptions_swap: _Optional[int] = ..., blocks_swapped_out: _Optional[int] = ..., blocks_swapped_in: _Optional[int] = ...) -> None: ...
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
