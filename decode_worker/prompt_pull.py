@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from octavo.block_key import prompt_digest
+from octavo.engine.choice import ScoredToken, Token
 from octavo.engine.loop import EngineLoop
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, SequenceOutput
@@ -19,7 +20,7 @@ from octavo.rpc.logprobs import logprobs_from_proto
 from octavo.token_logprobs import TokenLogprobs
 from octavo.transfer.copy_fence import CopyFence
 from octavo.transfer.peers import Peers
-from octavo.transfer.progress import UNFINISHED
+from octavo.transfer.progress import are_finished
 from octavo.transfer.receiver import PullOrder, ReceivePath, open_pull
 
 
@@ -66,8 +67,8 @@ class PromptPull:
     fence: CopyFence
     num_blocks: int = 0  # received and verified
 
-    async def run(self, reserved: SequenceOutput) -> worker_pb2.TokenDelta:
-        """Pull, then join unless the first token ends the sequence; returns that token.
+    async def run(self, reserved: SequenceOutput) -> list[worker_pb2.TokenDelta]:
+        """Pull, then join unless the first tokens end all samples; returns those tokens.
 
         Raises:
             DataLoss, NoWorker, Precondition: the blocks cannot be used.
@@ -77,17 +78,20 @@ class PromptPull:
             puller.peers.use(self.start.kv.prefill) as peer,
             open_pull(puller.path, peer, self._order(reserved), self.fence) as pull,
         ):
-            token = await pull.receive()
+            tokens = await pull.receive(self.seq.sampling.num_samples)
             self.num_blocks = pull.num_blocks
-            token_id = token.token_ids[0]
-            if token_id >= puller.vocab_size:
-                raise DataLoss(f"{peer.name} sampled token {token_id} of {puller.vocab_size}")
+            first = [self._checked(token, peer.name) for token in tokens]
             self.fence.close()
-            logprobs = _logprobs(token, peer.name)
-            if token.finish_reason == UNFINISHED:
-                join = partial(puller.scheduler.join, self.seq.seq_id, token_id, logprobs)
-                puller.loop.post(join)
-            return token
+            if not are_finished(tokens):
+                puller.loop.post(partial(puller.scheduler.join, self.seq.seq_id, *first))
+            return tokens
+
+    def _checked(self, token: worker_pb2.TokenDelta, peer_name: str) -> Token:
+        token_id, vocab_size = token.token_ids[0], self.puller.vocab_size
+        if token_id >= vocab_size:
+            raise DataLoss(f"{peer_name} sampled token {token_id} of {vocab_size}")
+        logprobs = _logprobs(token, peer_name)
+        return token_id if logprobs is None else ScoredToken(token_id, logprobs)
 
     def _order(self, reserved: SequenceOutput) -> PullOrder:
         block_size = self.puller.path.kv_cache.layout.block_size

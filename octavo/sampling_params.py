@@ -16,6 +16,7 @@ MAX_ALLOWED_TOKEN_IDS = 65536
 MAX_LOGPROBS = 20
 # Of one prompt, its likeliest tokens included: they come in one message.
 MAX_PROMPT_LOGPROBS = 1_000_000
+MAX_SAMPLES = 128
 GREEDY_BELOW = 1e-5
 
 _RANGES = (
@@ -26,6 +27,8 @@ _RANGES = (
     ("repetition_penalty", 1e-3, 1e3),
     ("logprobs", 0, MAX_LOGPROBS),
     ("prompt_logprobs", 0, MAX_LOGPROBS),
+    ("n", 1, MAX_SAMPLES),
+    ("best_of", 1, MAX_SAMPLES),
 )
 _LISTS = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "allowed_token_ids")
 
@@ -59,6 +62,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    n: int = 1
+    best_of: int | None = None  # None: n
 
     def __post_init__(self) -> None:
         self._freeze()
@@ -76,6 +81,8 @@ class SamplingParams:
                 raise _out_of_range(name, value, low, high)
         if self.top_k < -1:
             raise ValueError(f"top_k must be -1 (off), 0 (off) or positive, got {self.top_k}")
+        if self.best_of is not None and self.best_of < self.n:
+            raise ValueError(f"best_of must be at least n, {self.n}, got {self.best_of}")
         if self.seed is not None and not 0 <= self.seed < 2**64:
             raise ValueError(f"seed must be 0 to {2**64 - 1}, got {self.seed}")
         if self.stop or self.stop_token_ids:
@@ -111,6 +118,21 @@ class SamplingParams:
             if not token_ids:
                 raise ValueError("bad_words_ids holds an empty sequence; each needs 1 id or more")
             _check_ids("bad_words_ids", token_ids, MAX_BAD_WORD_TOKENS)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that run."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def chooses_best(self) -> bool:
+        """Whether more samples run than are returned."""
+        return self.num_samples > self.n
+
+    @property
+    def computed_logprobs(self) -> int | None:
+        """`logprobs`, or what choosing the best samples needs."""
+        return 0 if self.logprobs is None and self.chooses_best else self.logprobs
 
     @property
     def is_greedy(self) -> bool:

@@ -1,11 +1,11 @@
-"""Prefill: computes one prompt and samples its first token; the stream is the lease on its blocks.
+"""Prefill: computes one prompt and samples its first tokens; the stream is the lease on its blocks.
 
-check -> wait for the pull -> engine -> Started, token -> last block acknowledged -> Completed
+check -> wait for the pull -> engine -> Started, tokens -> last block acknowledged -> Completed
                                 +----progress----> PullKv stream ---+
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from octavo.block_key import prompt_digest
 from octavo.engine.loop import EngineLoop
@@ -68,6 +68,7 @@ class _Prefill:
     handover: Handover
     progress: PromptProgress
     write: Write[worker_pb2.PrefillResponse]
+    tokens: list[worker_pb2.TokenDelta] = field(default_factory=list)  # one of each sample
 
     async def run(self, loop: EngineLoop, eos_token_ids: frozenset[int], arrived: float) -> None:
         seq = Sequence(
@@ -94,12 +95,10 @@ class _Prefill:
 
     async def _tell(self, output: SequenceOutput) -> None:
         """The pull first: what the router reads of this must not hold it up."""
-        self.progress.advance(output.block_ids, output.num_computed_tokens)
-        token = None
+        if output.sample_index == 0:  # the others come with their tokens alone
+            self.progress.advance(output.block_ids, output.num_computed_tokens)
         if output.token_ids:
-            reason = self._finish_reason(output.finish_reason)
-            token = token_delta(output.first_index, output.token_ids, reason, output.logprobs)
-            self.progress.finish(token)
+            self._add_token(output)
         if output.num_cached_tokens is not None:
             started = worker_pb2.PrefillResponse.Started(
                 cached_prompt_tokens=output.num_cached_tokens
@@ -108,8 +107,18 @@ class _Prefill:
         if output.prompt_logprobs is not None:
             scores = prompt_logprobs(output.first_prompt_index, output.prompt_logprobs)
             await self.write(worker_pb2.PrefillResponse(prompt_logprobs=scores))
-        if token is not None:
-            await self.write(worker_pb2.PrefillResponse(token=token))
+        if self.progress.tokens:
+            for token in self.tokens:
+                await self.write(worker_pb2.PrefillResponse(token=token))
+
+    def _add_token(self, output: SequenceOutput) -> None:
+        reason = self._finish_reason(output.finish_reason)
+        token = token_delta(
+            output.first_index, output.token_ids, reason, output.logprobs, output.sample_index
+        )
+        self.tokens.append(token)
+        if len(self.tokens) == self.spec.sampling.num_samples:
+            self.progress.finish(self.tokens)
 
     def _first_token_only(self) -> SamplingParams:
         """One more token than is given: the decode worker samples the rest."""

@@ -36,6 +36,8 @@ class SamplingFields(TypedDict, total=False):
     skip_special_tokens: bool
     logprobs: int | None
     prompt_logprobs: int | None
+    n: int
+    best_of: int | None
 
 
 class RequestFields(SamplingFields, ChatFields, total=False):

@@ -14,5 +14,6 @@ class ScoredToken:
     logprobs: TokenLogprobs
 
 
-Choice = int | ScoredToken | InvalidLogits  # of a sampled sequence
+Token = int | ScoredToken
+Choice = Token | InvalidLogits  # of a sampled sequence
 PromptScore = TokenLogprobs | InvalidLogits  # of a chunk's prompt_rows

@@ -54,10 +54,15 @@ class ModelRunner:
             return []
         batch = self.build_batch(plan)
         with self._cores.at_work():
+            for source, target in plan.copies:
+                self._kv[target].copy_(self._kv[source])
             logits = self._model.forward(batch, self._kv)
             if plan.scored:
-                plan.prompt_scores = score_prompts(logits[len(plan.sampled) :], plan.scored)
-                logits = logits[: len(plan.sampled)]
+                num_rows = plan.num_sampled_rows
+                plan.prompt_scores = score_prompts(logits[num_rows:], plan.scored)
+                logits = logits[:num_rows]
+            if plan.siblings:
+                logits = torch.cat([logits, logits[plan.sibling_rows]])
             if plan.sampled:
                 return choose(logits, plan.sampled)
         if self._kv.is_cuda:

@@ -39,6 +39,7 @@ class Outputs:
             tuple(seq.block_ids) if shows_blocks else (),
             seq.num_cached_tokens if is_first else None,
             logprobs=logprobs,
+            sample_index=seq.sample_index,
         )
         self._untold.append(output)
 

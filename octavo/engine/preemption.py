@@ -5,13 +5,16 @@ from octavo.engine.block_pool import BlockPool
 from octavo.engine.sequence import Sequence, Status
 
 
-def choose_victim(running: Arrivals) -> Sequence:
-    """The latest arrival of `running`.
+def choose_victims(running: Arrivals) -> list[Sequence]:
+    """The latest arrival of `running`: one sequence, or all samples of a request.
+
+    Samples go together: those left would hold the blocks that they share.
 
     Leased sequences are passed over: somebody may be reading their blocks, and they got every
     block they will ever need at admission. The caller is never leased, so one is always found.
     """
-    return next(seq for seq in reversed(running) if not seq.is_leased)
+    latest = next(seq for seq in reversed(running) if not seq.is_leased)
+    return running.samples(latest.arrival)
 
 
 def recompute(seq: Sequence, pool: BlockPool) -> None:

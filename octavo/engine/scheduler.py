@@ -9,20 +9,23 @@ computes some of the difference. One token behind is a decode row, more is a chu
 """
 
 from collections.abc import Sequence as Listed
-from itertools import chain
+from collections.abc import Set
+from itertools import chain, groupby
+from operator import itemgetter
 
 from octavo.block_key import root_key
 from octavo.engine.admission import Admission
 from octavo.engine.arrivals import Arrivals
 from octavo.engine.block_pool import BlockPool, OutOfBlocks
-from octavo.engine.choice import Choice, PromptScore, ScoredToken
+from octavo.engine.choice import Choice, PromptScore, ScoredToken, Token
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.limits import Limits
 from octavo.engine.load import Counters, Load
 from octavo.engine.outputs import Outputs
-from octavo.engine.preemption import choose_victim, recompute
+from octavo.engine.preemption import choose_victims, recompute
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt_rows import plan_scored_rows
+from octavo.engine.samples import Samples, is_prompt_under_way
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
 from octavo.engine.step_plan import Chunk, StepPlan
 from octavo.engine.waiting_queue import WaitingQueue
@@ -45,7 +48,9 @@ class Scheduler:
         self.totals = Counters()
         self._model_fingerprint = model_fingerprint
         self._admission = Admission(pool, prefix_cache, limits.block_size)
-        self._sequences: dict[str, Sequence] = {}  # every one not released or ended
+        self._samples = Samples(pool, limits.block_size)
+        # Every one not released or ended; those of an id are samples of one request.
+        self._sequences: dict[str, list[Sequence]] = {}
         self._waiting = WaitingQueue()
         self._running = Arrivals()
         self._preempted = Arrivals()
@@ -63,21 +68,28 @@ class Scheduler:
 
     @property
     def num_active(self) -> int:
-        return len(self._running) + len(self._filling)
+        """Decode rows that are taken, those promised to samples of admitted requests included."""
+        return len(self._running) + len(self._filling) + self._samples.num_promised
+
+    def check(self, seq: Sequence) -> None:
+        """Raise ValueError, naming the limit, if `seq` can never run to its end."""
+        self.limits.check(seq)
+        if seq.num_rows > 1:
+            self.limits.check_samples(seq, self.pool.num_total)
 
     def add(self, seq: Sequence) -> None:
-        """Put a sequence in the queue.
+        """Put a sequence, and the siblings it asks for, in the queue.
 
         Raises:
             ValueError: it can never run; the message names the limit.
         """
-        self.limits.check(seq)
+        self.check(seq)
         if seq.seq_id in self._sequences or seq.seq_id in self._pulls:
             raise ValueError(f"sequence {seq.seq_id} is in the engine already")
         seq.arrival = self.totals.requests
         seq.root_key = root_key(seq.group_key, self._model_fingerprint)
         self.totals.requests += 1
-        self._sequences[seq.seq_id] = seq
+        self._sequences[seq.seq_id] = [seq]
         self._waiting.append(seq)
 
     def count_cached_tokens(self, seq: Sequence) -> int:
@@ -86,32 +98,42 @@ class Scheduler:
         return len(self._admission.match(seq)) * self.limits.block_size
 
     def release(self, seq_id: str) -> None:
-        """Drop a sequence in any state and give its blocks back; no-op when unknown."""
-        seq = self._sequences.pop(seq_id, None)
-        if seq is None:
-            return
+        """Drop a request's sequences in any state and give their blocks back; no-op when unknown."""
+        for seq in self._sequences.pop(seq_id, ()):
+            self._drop(seq)
+
+    def stop(self, seq_id: str, samples: Set[int]) -> None:
+        """Drop these samples, of a request whose samples have their first tokens."""
+        left = self._sequences.get(seq_id, [])
+        for seq in [seq for seq in left if seq.sample_index in samples and not seq.num_siblings]:
+            left.remove(seq)
+            self._drop(seq)
+        if not left:
+            self._sequences.pop(seq_id, None)
+
+    def _drop(self, seq: Sequence) -> None:
         match seq.status:
             case Status.WAITING:
                 self._waiting.remove(seq)
             case Status.FILLING:
-                del self._filling[seq_id]
+                del self._filling[seq.seq_id]
             case Status.RUNNING:
                 self._running.remove(seq)
             case Status.PREEMPTED:
                 self._preempted.remove(seq)
             case Status.FINISHED:
-                del self._lingering[seq_id]
+                del self._lingering[seq.seq_id]
         seq.status = Status.FINISHED
         self._free(seq)
 
-    def join(self, seq_id: str, first_token_id: int, logprobs: TokenLogprobs | None = None) -> None:
+    def join(self, seq_id: str, *first: Token) -> None:
         """A filling sequence's KV is complete and verified; no-op when it was released.
 
-        logprobs: of the first token, if the sequence asks for them.
+        first: the first token of each sample.
         """
-        seq = self._sequences.get(seq_id)
-        if seq is None:
+        if seq_id not in self._sequences:
             return
+        (seq,) = self._sequences[seq_id]
         if seq.status is not Status.FILLING:
             raise ValueError(f"sequence {seq_id} is {seq.status.name}, only FILLING ones join")
         del self._filling[seq_id]
@@ -119,7 +141,10 @@ class Scheduler:
         self._register(seq, 0)
         seq.status = Status.RUNNING
         self._running.add(seq)
-        self._append(seq, first_token_id, logprobs)
+        siblings = seq.siblings()
+        self._fork(seq, siblings)
+        for sample, token in zip([seq, *siblings], first, strict=True):
+            self._append_token(sample, token)
 
     def end_pull(self, seq_id: str) -> None:
         """No copy writes this sequence's blocks any more; no-op when unknown."""
@@ -128,27 +153,40 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Plan a step: decode rows, chunks of the running, then whom there is room for."""
         plan = StepPlan()
+        for seq in self._samples.take_tail_sharers():
+            self._copy_shared_tail(plan, seq)
         budget = self._plan_decodes(plan, self.limits.max_num_batched_tokens)
         budget = self._plan_chunks(plan, budget)
         budget = self._resume(plan, budget)
         if not self._preempted:
             self._admit(plan, budget)
         plan.close()
+        self._samples.plan(plan)
         return plan
 
     def commit(self, plan: StepPlan, choices: Listed[Choice]) -> list[SequenceOutput]:
         """Book what the step computed; choices stand in the order of plan.sampled."""
+        siblings = self._fork_planned(plan, choices) if plan.siblings else []
         num_decodes = len(plan.decodes)
         for seq, choice in zip(plan.decodes, choices[:num_decodes], strict=True):
             self._advance(seq, 1, choice)
-        sampled = dict(zip(plan.sampled[num_decodes:], choices[num_decodes:], strict=True))
+        num_rows = plan.num_sampled_rows
+        chosen = choices[num_decodes:num_rows]
+        sampled = dict(zip(plan.sampled[num_decodes:num_rows], chosen, strict=True))
         scores = dict(zip(plan.scored, plan.prompt_scores, strict=True))
         for chunk in plan.chunks:
             self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq), scores.get(chunk))
-        holders = chain(self._running, self._filling.values(), self._lingering.values())
-        self.totals.count_step(
-            holders, self.pool.num_held, self.limits.block_size, did_compute=plan.num_seqs > 0
-        )
+        for sibling, choice in siblings:
+            self._register(sibling, 0)
+            self._append_token(sibling, choice)
+        self.totals.steps += 1
+        if plan.num_seqs > 0:  # an empty one says nothing about how full the blocks are
+            self.totals.count_step(
+                chain(self._running, self._filling.values(), self._lingering.values()),
+                self.pool.num_held,
+                self.limits.block_size,
+                self._samples.num_shared_empty(),
+            )
         return self.drain_outputs()
 
     def drain_outputs(self) -> list[SequenceOutput]:
@@ -173,7 +211,10 @@ class Scheduler:
             seq = self._running[index]
             if seq.num_missing_tokens == 1:
                 if not self._ensure_slot(seq):
-                    continue  # it was preempted itself: the next one moved to its place
+                    # It was preempted itself, with its siblings: the next one moved to its place.
+                    budget += plan.drop_preempted()
+                    index = self._running.place(seq)
+                    continue
                 plan.decodes.append(seq)
                 budget -= 1
             index += 1
@@ -200,18 +241,20 @@ class Scheduler:
     def _resume(self, plan: StepPlan, budget: int) -> int:
         while self._preempted and budget > 0 and self.num_active < self.limits.max_num_seqs:
             seq = self._preempted[0]
-            if not self._admission.try_admit(seq, self.num_active):
+            if is_prompt_under_way(seq, self._running) or not self._try_admit(seq):
                 break
             self._preempted.remove(seq)
             budget = self._run(plan, seq, budget)
         return budget
 
     def _admit(self, plan: StepPlan, budget: int) -> None:
-        while self._waiting and self.num_active < self.limits.max_num_seqs:
+        while self._waiting:
             seq = self._waiting.first
+            if self.num_active + seq.num_rows > self.limits.max_num_seqs:
+                break
             if budget == 0 and not seq.is_pulled:
                 break
-            if not self._admission.try_admit(seq, self.num_active):
+            if not self._try_admit(seq):
                 break
             self._waiting.remove(seq)
             self.totals.prompt_tokens_cached += seq.num_cached_tokens
@@ -223,13 +266,19 @@ class Scheduler:
                     # Whoever reads its blocks may begin with the cached ones.
                     self._outputs.tell(seq)
 
+    def _try_admit(self, seq: Sequence) -> bool:
+        beside = self._samples.num_blocks_beside(seq, self._preempted)
+        return self._admission.try_admit(seq, self.num_active, beside)
+
     def _run(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
         seq.status = Status.RUNNING
+        self._samples.admit(seq)
         self._running.add(seq)
         return self._plan_rows(plan, seq, budget)
 
     def _fill(self, seq: Sequence) -> None:
         seq.status = Status.FILLING
+        self._samples.admit(seq)
         self._filling[seq.seq_id] = seq
         # Copies own their destination: these stay held until end_pull, whatever becomes of seq.
         self._pulls[seq.seq_id] = seq.block_ids[seq.num_registered_blocks :]
@@ -238,18 +287,53 @@ class Scheduler:
 
     def _ensure_slot(self, seq: Sequence) -> bool:
         """Whether the next token has a slot; False if `seq` had to give up its blocks."""
-        while seq.num_computed_tokens == len(seq.block_ids) * self.limits.block_size:
-            try:
-                seq.add_blocks(self.pool.allocate(1))
-            except OutOfBlocks:
-                victim = choose_victim(self._running)
-                self._running.remove(victim)
-                recompute(victim, self.pool)
-                self._preempted.add(victim)
-                self.totals.preemptions += 1
-                if victim is seq:
-                    return False
+        if seq.num_computed_tokens == len(seq.block_ids) * self.limits.block_size:
+            seq.add_blocks(self._take_block(seq))
+            return seq.status is Status.RUNNING
         return True
+
+    def _copy_shared_tail(self, plan: StepPlan, seq: Sequence) -> None:
+        """Give a sequence a copy of its last block, if others hold that one, too."""
+        if self._samples.shares_tail(seq):
+            for block_id in self._take_block(seq):
+                shared = seq.block_ids[-1]
+                seq.replace_block(len(seq.block_ids) - 1, block_id)
+                self.pool.free([shared])
+                plan.copies.append((shared, block_id))
+
+    def _take_block(self, seq: Sequence) -> list[int]:
+        """One block for a running sequence; none if it had to give up those it has."""
+        while seq.status is Status.RUNNING:
+            try:
+                return self.pool.allocate(1)
+            except OutOfBlocks:
+                self._preempt()
+        return []
+
+    def _preempt(self) -> None:
+        for victim in choose_victims(self._running):
+            self._running.remove(victim)
+            self._samples.forget(victim)
+            recompute(victim, self.pool)
+            self._preempted.add(victim)
+            self.totals.preemptions += 1
+
+    def _fork_planned(self, plan: StepPlan, choices: Listed[Choice]) -> list[tuple[Sequence, Token]]:
+        """Let the planned siblings run, before a lead can give its blocks back."""
+        forked: list[tuple[Sequence, Token]] = []
+        siblings = zip(plan.siblings, plan.sibling_rows, choices[plan.num_sampled_rows :], strict=True)
+        for row, group in groupby(siblings, key=itemgetter(1)):
+            tokens = [(sibling, choice) for sibling, _, choice in group if not isinstance(choice, InvalidLogits)]
+            if tokens:  # else the lead has none either, and ends the request
+                self._fork(plan.sampled[row], [sibling for sibling, _ in tokens])
+                forked += tokens
+        return forked
+
+    def _fork(self, lead: Sequence, siblings: list[Sequence]) -> None:
+        self._samples.fork(lead, siblings)
+        self._sequences[lead.seq_id] += siblings
+        for sibling in siblings:
+            self._running.add(sibling)
 
     def _advance(
         self,
@@ -271,10 +355,10 @@ class Scheduler:
         self._register(seq, num_before)
         if isinstance(score, TokenLogprobs):
             self._outputs.tell_score(seq, score)
-        if isinstance(sampled, ScoredToken):
-            self._append(seq, sampled.token_id, sampled.logprobs)
-        elif isinstance(sampled, int):
+        if isinstance(sampled, int):
             self._append(seq, sampled)
+        elif isinstance(sampled, ScoredToken):
+            self._append(seq, sampled.token_id, sampled.logprobs)
         elif seq.is_leased or not seq.is_announced:
             self._outputs.tell(seq)
 
@@ -290,6 +374,12 @@ class Scheduler:
         seq.retired_block_ids += [block_id for block_id in duplicates if block_id in shown]
         self.pool.free([block_id for block_id in duplicates if block_id not in shown])
 
+    def _append_token(self, seq: Sequence, token: Token) -> None:
+        if isinstance(token, ScoredToken):
+            self._append(seq, token.token_id, token.logprobs)
+        else:
+            self._append(seq, token)
+
     def _append(self, seq: Sequence, token_id: int, logprobs: TokenLogprobs | None = None) -> None:
         first_index = seq.num_output_tokens
         seq.append(token_id)
@@ -303,11 +393,15 @@ class Scheduler:
         seq.status = Status.FINISHED
         if seq.is_leased:
             self._lingering[seq.seq_id] = seq
-        else:
+            return
+        self._free(seq)
+        left = self._sequences[seq.seq_id]
+        left.remove(seq)
+        if not left:
             del self._sequences[seq.seq_id]
-            self._free(seq)
 
     def _free(self, seq: Sequence) -> None:
+        self._samples.forget(seq)
         self.pool.free(seq.take_blocks())
         self.pool.free(seq.retired_block_ids)
         seq.retired_block_ids = []

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.block_key import BlockKey
+from octavo.engine.philox import sample_seed
 from octavo.engine.sequence_rules import SequenceRules, has_rules
 from octavo.sampling_params import SamplingParams
 from octavo.token_logprobs import TokenLogprobs
@@ -37,7 +38,7 @@ class Status(Enum):
 class Sequence:
     """State of one sample; owned by the engine thread once added to the scheduler."""
 
-    seq_id: str
+    seq_id: str  # of its request; its samples share it
     token_ids: list[int]  # prompt and, from num_prompt_tokens on, output
     num_prompt_tokens: int
     sampling: SamplingParams  # sampling.seed is set
@@ -65,12 +66,17 @@ class Sequence:
     retired_block_ids: list[int] = field(default_factory=list)
     is_announced: bool = False  # an output has told num_cached_tokens
     num_scored_rows: int = 0  # leading prompt tokens after which prompt_logprobs were told
+    # Samples of its request that will have this prompt's blocks, once it is computed (samples.py).
+    num_siblings: int = field(init=False)
+    draw_seed: int = field(init=False)
     has_rules: bool = field(init=False)  # its logits are changed before a token is chosen
     is_plain: bool = field(init=False)  # nothing but a token of its own logits is wanted
     _rules: SequenceRules | None = None
     _packed_table: npt.NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
+        self.num_siblings = self.sampling.num_samples - 1 if self.sample_index == 0 else 0
+        self.draw_seed = sample_seed(self.sampling.seed or 0, self.sample_index)
         self.has_rules = has_rules(self.sampling)
         self.is_plain = not self.has_rules and self.sampling.logprobs is None
 
@@ -118,6 +124,36 @@ class Sequence:
     def is_finished(self) -> bool:
         return self.finish_reason is not None
 
+    @property
+    def num_rows(self) -> int:
+        """Decode rows that this sequence and its siblings to come will take."""
+        return 1 if self.is_leased else 1 + self.num_siblings
+
+    def siblings(self) -> list["Sequence"]:
+        """The other samples of its request, without blocks, as they are once all its known tokens
+        are computed."""
+        return [self._sibling(index) for index in range(1, 1 + self.num_siblings)]
+
+    def _sibling(self, sample_index: int) -> "Sequence":
+        return Sequence(
+            seq_id=self.seq_id,
+            token_ids=list(self.token_ids),
+            num_prompt_tokens=self.num_prompt_tokens,
+            sampling=self.sampling,
+            group_key=self.group_key,
+            sample_index=sample_index,
+            eos_token_ids=self.eos_token_ids,
+            status=Status.RUNNING,
+            block_keys=list(self.block_keys),
+            num_computed_tokens=self.num_tokens,
+            num_cached_tokens=self.num_cached_tokens,
+            admitted_at=self.admitted_at,
+            arrival=self.arrival,
+            root_key=self.root_key,
+            is_announced=True,
+            num_scored_rows=self.num_scored_rows,
+        )
+
     def add_blocks(self, block_ids: list[int]) -> None:
         self.block_ids += block_ids
         self._packed_table = None
@@ -153,7 +189,7 @@ class SequenceOutput:
 
     seq_id: str
     num_computed_tokens: int
-    token_ids: tuple[int, ...] = ()  # new ones, in order
+    token_ids: tuple[int, ...] = ()  # new ones of a sample, in order
     first_index: int = 0  # of token_ids[0] among the output tokens
     finish_reason: FinishReason | None = None
     # The block table as it stands now, for sequences that are filling or leased.
@@ -166,3 +202,4 @@ class SequenceOutput:
     # Of consecutive prompt tokens from index first_prompt_index on, if asked for.
     prompt_logprobs: TokenLogprobs | None = None
     first_prompt_index: int = 0
+    sample_index: int = 0

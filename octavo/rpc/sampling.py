@@ -6,7 +6,6 @@ from octavo.sampling_params import SamplingParams
 
 # Fields of later versions, with the values that change nothing and are therefore accepted.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "n": (1,),
     "json_schema": (),
     "regex": (),
     "ebnf_grammar": (),
@@ -24,6 +23,8 @@ _SCALARS = frozenset(
         "repetition_penalty",
         "seed",
         "ignore_eos",
+        "n",
+        "best_of",
     }
 )
 _LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"})
@@ -62,7 +63,10 @@ def sampling_from_proto(
 
 
 def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
-    """Write every scalar, so that no default is left to the reader; texts stay behind."""
+    """Write every scalar, so that no default is left to the reader; texts stay behind.
+
+    best_of has become n: who samples does not choose.
+    """
     message = inference_pb2.SamplingParams(
         max_tokens=params.max_tokens,
         min_tokens=params.min_tokens,
@@ -77,6 +81,7 @@ def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
         ignore_eos=params.ignore_eos,
         stop_token_ids=params.stop_token_ids,
         allowed_token_ids=params.allowed_token_ids,
+        n=params.num_samples,
     )
     if params.logit_bias:
         message.logit_bias.update(params.logit_bias)
@@ -87,11 +92,10 @@ def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
 
 def output_to_proto(params: SamplingParams) -> inference_pb2.OutputOptions | None:
     """What a worker has to know of the output options; None if that is nothing."""
-    if params.logprobs is None and params.prompt_logprobs is None:
+    logprobs = params.computed_logprobs
+    if logprobs is None and params.prompt_logprobs is None:
         return None
-    return inference_pb2.OutputOptions(
-        logprobs=params.logprobs, prompt_logprobs=params.prompt_logprobs
-    )
+    return inference_pb2.OutputOptions(logprobs=logprobs, prompt_logprobs=params.prompt_logprobs)
 
 
 def invalid_sampling(error: ValueError) -> InvalidRequest:

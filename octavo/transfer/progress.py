@@ -1,11 +1,17 @@
 """How much of one prompt is computed: written by its prefill stream, read by its pull."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from octavo.internal.v1alpha1 import worker_pb2
 
 UNFINISHED = 0  # FINISH_REASON_UNSPECIFIED
+
+
+def are_finished(tokens: Iterable[worker_pb2.TokenDelta]) -> bool:
+    """Whether the first token ended every sample: nothing is to be decoded, no block is needed."""
+    return all(token.finish_reason != UNFINISHED for token in tokens)
 
 
 @dataclass(slots=True)
@@ -16,7 +22,8 @@ class PromptProgress:
     block_size: int
     block_ids: tuple[int, ...] = ()
     num_computed_tokens: int = 0
-    token: worker_pb2.TokenDelta | None = None  # the first one, once sampled
+    # The first token of each sample, once sampled.
+    tokens: list[worker_pb2.TokenDelta] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -35,18 +42,17 @@ class PromptProgress:
 
     def needs_no_more(self, next_block: int) -> bool:
         """Whether a pull that has everything before `next_block` may end."""
-        if self.token is None:
+        if not self.tokens:
             return False
-        # A first token that ends the sequence leaves nothing to decode: no block is needed.
-        return next_block >= self.num_blocks or self.token.finish_reason != UNFINISHED
+        return next_block >= self.num_blocks or are_finished(self.tokens)
 
     def advance(self, block_ids: tuple[int, ...], num_computed_tokens: int) -> None:
         self.block_ids = block_ids
         self.num_computed_tokens = num_computed_tokens
         self._changed.set()
 
-    def finish(self, token: worker_pb2.TokenDelta) -> None:
-        self.token = token
+    def finish(self, tokens: list[worker_pb2.TokenDelta]) -> None:
+        self.tokens = tokens
         self._changed.set()
 
     async def change(self) -> None:

@@ -44,7 +44,7 @@ class SendPath:
 
 
 class ChunkSender:
-    """Sends one prompt's blocks, then its first token."""
+    """Sends one prompt's blocks, then its first tokens."""
 
     def __init__(
         self, path: SendPath, segment: StagingSegment | None, window: Window, write: Write
@@ -66,7 +66,7 @@ class ChunkSender:
                 next_block = max(next_block, end)
             else:
                 await progress.change()
-        completed = worker_pb2.PullKvResponse.Completed(token=progress.token)
+        completed = worker_pb2.PullKvResponse.Completed(tokens=progress.tokens)
         await self._write(worker_pb2.PullKvResponse(completed=completed).SerializeToString())
         await self._window.wait_until_empty()
         self._path.counters.blocks += next_block - first_block

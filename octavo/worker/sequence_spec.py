@@ -88,6 +88,8 @@ def _check(spec: SequenceSpec, limits: InputLimits) -> None:
                 f"{len(spec.output_token_ids)} output tokens are given, "
                 f"max_tokens is {sampling.max_tokens}"
             )
+        if spec.output_token_ids and sampling.num_samples > 1:
+            raise ValueError("a sample goes on alone: n must be 1 where output tokens are given")
         check_prompt(spec.token_ids, limits.vocab_size, limits.max_prompt_context_tokens)
     except ValueError as error:
         raise InvalidRequest(field, f"{field}: {error}") from error

@@ -1,6 +1,7 @@
 """Small parts for engine tests: a runner without a model, and the invariants of a scheduler."""
 
 from collections import Counter
+from itertools import chain
 
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.errors import InvalidLogits
@@ -15,7 +16,8 @@ GROUP = b"g" * 32
 
 
 class CountingRunner:
-    """Stands in for the model: the next token is the number of tokens known so far.
+    """Stands in for the model: the next token is the number of tokens known so far, plus 1000 for
+    each sample before its own.
 
     In place of KV each slot gets the tokens it would be computed from; every row then checks that
     its whole table holds what attention over it would need.
@@ -28,6 +30,10 @@ class CountingRunner:
 
     def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
         self.num_rows += plan.num_tokens
+        for source, target in plan.copies:
+            for offset in range(self._block_size):
+                if (source, offset) in self._slots:
+                    self._slots[target, offset] = self._slots[source, offset]
         rows = planned_rows(plan)
         for seq, num_tokens in rows:
             start = seq.num_computed_tokens
@@ -36,7 +42,7 @@ class CountingRunner:
             for position in range(seq.num_computed_tokens + num_tokens):
                 slot = seq.block_ids[position // self._block_size], position % self._block_size
                 assert self._slots[slot] == tuple(seq.token_ids[: position + 1])
-        return [seq.num_tokens for seq in plan.sampled]
+        return [seq.num_tokens + 1000 * seq.sample_index for seq in plan.sampled]
 
     def fill(self, block_ids: list[int], token_ids: list[int], positions: range) -> None:
         """Write what KV at these positions is computed from."""
@@ -64,8 +70,10 @@ def make_scheduler(
     return Scheduler(pool, PrefixCache(pool, block_size, key_function), limits)
 
 
-def make_sequence(seq_id: str, prompt: list[int], max_tokens: int = 4, **fields: bool) -> Sequence:
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+def make_sequence(
+    seq_id: str, prompt: list[int], max_tokens: int = 4, n: int = 1, **fields: bool
+) -> Sequence:
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, n=n)
     return Sequence(seq_id, list(prompt), len(prompt), sampling, GROUP, **fields)
 
 
@@ -109,7 +117,7 @@ def check_blocks(scheduler: Scheduler) -> None:
     counts = pool.counts
     assert counts.free + counts.cached + counts.held == counts.total
     owners: Counter[int] = Counter()
-    for seq in scheduler._sequences.values():
+    for seq in chain.from_iterable(scheduler._sequences.values()):
         assert len(set(seq.block_ids)) == len(seq.block_ids)
         owners.update(seq.block_ids)
         owners.update(seq.retired_block_ids)

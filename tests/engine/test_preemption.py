@@ -127,6 +127,8 @@ class Traffic:
                 self._join(seq)
             if rng.random() < 0.01:
                 self._release(seq.seq_id)
+            elif seq.sampling.n > 1 and rng.random() < 0.03:
+                self._stop(seq.seq_id)
         for seq_id in sorted(self._copying):
             if rng.random() < 0.3:
                 self._end_pull(seq_id)
@@ -137,7 +139,7 @@ class Traffic:
             if seq.status is Status.FILLING and seq.seq_id not in self._pulled:
                 self._pulled.add(seq.seq_id)
                 self._copying.add(seq.seq_id)
-            if seq.is_finished:
+            if seq.is_finished and (seq.is_leased or seq.seq_id not in self.scheduler._sequences):
                 assert seq.num_output_tokens == seq.sampling.max_tokens
                 self.num_finished += 1
                 if not seq.is_leased or self._rng.random() < 0.3:
@@ -150,7 +152,7 @@ class Traffic:
             for seq in list(self._seqs.values()):
                 if seq.status is Status.FILLING:
                     self._join(seq)
-                if seq.is_finished:
+                if seq.is_finished and seq.is_leased:
                     self._release(seq.seq_id)
             for seq_id in list(self._copying):
                 self._end_pull(seq_id)
@@ -167,16 +169,29 @@ class Traffic:
         max_tokens = rng.randrange(1, min(24, capacity - length + 1))
         kind = rng.choice(["plain", "plain", "pulled", "leased"])
         prompt = [rng.randrange(2) for _ in range(length)]
-        seq = make_sequence(
-            seq_id, prompt, max_tokens, is_pulled=kind == "pulled", is_leased=kind == "leased"
-        )
+        fields = {"is_pulled": kind == "pulled", "is_leased": kind == "leased"}
+        n = rng.randrange(1, 5) if rng.random() < 0.4 else 1
+        seq = make_sequence(seq_id, prompt, max_tokens, n, **fields)
+        try:
+            self.scheduler.check(seq)
+        except ValueError:  # so many samples do not fit
+            seq = make_sequence(seq_id, prompt, max_tokens, **fields)
         self._seqs[seq_id] = seq
         self.scheduler.add(seq)
 
     def _join(self, seq: Sequence) -> None:
         arriving = range(seq.num_computed_tokens, seq.num_tokens)
         self.runner.fill(seq.block_ids, seq.token_ids, arriving)
-        self.scheduler.join(seq.seq_id, seq.num_tokens)
+        first = [seq.num_tokens + 1000 * index for index in range(seq.sampling.n)]
+        self.scheduler.join(seq.seq_id, *first)
+
+    def _stop(self, seq_id: str) -> None:
+        """A stop string ended one of the samples, the first one perhaps."""
+        lead = self._seqs[seq_id]
+        sample = self._rng.randrange(lead.sampling.n)
+        self.scheduler.stop(seq_id, {sample})
+        if seq_id not in self.scheduler._sequences:
+            del self._seqs[seq_id]
 
     def _end_pull(self, seq_id: str) -> None:
         self._copying.discard(seq_id)
