@@ -13,6 +13,7 @@ from octavo.rpc.durations import duration
 from octavo.rpc.errors import InvalidRequest
 from octavo.transfer.progress import are_finished
 from octavo.worker.attempts import Write
+from octavo.worker.beams import beam_delta
 from octavo.worker.stream_scope import StreamScope
 from octavo.worker.token_delta import prompt_logprobs, token_delta
 
@@ -69,15 +70,15 @@ class Generation:
         reserved = await anext(stream)
         began = time.monotonic()
         await self._start(reserved)
-        tokens = await pull.run(reserved)
+        first = await pull.run(reserved)
         self.num_transferred_blocks = pull.num_blocks
         self.transfer_s = time.monotonic() - began
         self._has_joined = True
         if self._stopped:
             self.stop_samples(frozenset(self._stopped))
-        if are_finished(tokens):
+        if are_finished(first):
             self._open.clear()
-            for token in tokens:
+            for token in first.tokens:
                 await self.write(worker_pb2.DecodeResponse(tokens=token))
 
     async def stream(self, stream: SequenceStream) -> None:
@@ -128,6 +129,10 @@ class Generation:
     async def _write_tokens(self, output: SequenceOutput) -> None:
         if self._lacks_computed_s:
             self.computed_s = time.monotonic() - self.seq.admitted_at
+        if output.beam is not None:
+            delta = beam_delta(output.sample_index, output.beam)
+            await self.write(worker_pb2.DecodeResponse(tokens=delta))
+            return
         delta = token_delta(
             output.first_index,
             output.token_ids,

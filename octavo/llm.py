@@ -160,7 +160,7 @@ class LLM:
         self, prompt: Prompt, sampling: SamplingParams, tools: ToolUse | None
     ) -> LocalRequest:
         text, token_ids = self._read_prompt(prompt)
-        if sampling.seed is None:
+        if sampling.seed is None and sampling.beam_search is None:
             sampling = replace(sampling, seed=secrets.randbits(64))
         if sampling.bad_words:
             found = self.tokenizer.bad_words_ids(sampling.bad_words)

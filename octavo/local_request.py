@@ -5,6 +5,7 @@ SequenceOutput --take--> LocalSample: text, tool calls, log-probabilities --outp
 
 from dataclasses import dataclass, field, replace
 
+from octavo.engine.beam_state import Beam
 from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
 from octavo.ranking import best, mean_logprob
 from octavo.sampling_params import SamplingParams
@@ -26,8 +27,8 @@ class CompletionOutput:
     stop_reason: int | str | None  # the stop token or stop string; None for end of sequence
     tool_calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None  # of token_ids, if asked for
-    cumulative_logprob: float | None = None  # of token_ids, with logprobs or best_of
-    score: float | None = None  # what outputs are ordered by, if it is not their index
+    cumulative_logprob: float | None = None  # of token_ids; with logprobs, best_of, beam_search
+    score: float | None = None  # what outputs are ordered by; with best_of, beam_search
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class LocalSample:
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._reason: FinishReason | None = None
+        self._beam: Beam | None = None
 
     @property
     def mean_logprob(self) -> float:
@@ -135,6 +137,7 @@ class LocalSample:
         delta = self._text.push(output.token_ids)
         self._token_ids += delta.token_ids
         self._reason = output.finish_reason
+        self._beam = output.beam
         self.has_ended = output.finish_reason is not None or delta.matched_stop is not None
         text = delta.text + (self._text.finish() if self.has_ended else "")
         parsed = self._parser.push(text, is_last=self.has_ended)
@@ -159,6 +162,9 @@ class LocalSample:
             logprobs=logprobs.rows(self._token_ids) if logprobs else None,
             cumulative_logprob=sum(logprobs.logprobs) if logprobs else None,
         )
+        if self._beam is not None:
+            total, score = self._beam.cumulative_logprob, self._beam.score
+            completion = replace(completion, cumulative_logprob=total, score=score)
         if self._tool_calls and has_stopped and matched is None:
             completion = replace(completion, finish_reason="tool_calls")
         return completion

@@ -37,6 +37,7 @@ class NewTokens:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     sample: int = 0
+    beam: tuple[float, float] | None = None  # cumulative log-probability and score, of a beam
 
 
 class _Sample:
@@ -47,6 +48,7 @@ class _Sample:
         self.unread: list[int] = []
         self.has_news = False
         self.is_stopped = False  # the reader wants no more
+        self.beam: tuple[float, float] | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -115,7 +117,8 @@ class Attempt:
             if sample.has_news:
                 sample.has_news = False
                 token_ids, sample.unread = tuple(sample.unread), []
-                found.append(NewTokens(token_ids, sample.merge.finish_reason, index))
+                reason = sample.merge.finish_reason
+                found.append(NewTokens(token_ids, reason, index, sample.beam))
         return found
 
     def stop(self, index: int) -> None:
@@ -215,6 +218,8 @@ class Attempt:
             return
         if self._report.scores is not None:
             self._report.scores.take_tokens(delta)
+        if delta.HasField("score"):
+            sample.beam = (delta.cumulative_logprob, delta.score)
         merge = sample.merge
         token_ids = merge.add(delta)
         if token_ids or merge.is_finished:

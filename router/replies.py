@@ -79,6 +79,9 @@ def join(messages: list[Response], model: str) -> inference_pb2.GenerateResponse
             matched = finished.WhichOneof("matched_stop")
             if matched is not None:
                 setattr(candidate, matched, getattr(finished, matched))
+            if finished.HasField("score"):
+                candidate.cumulative_logprob = finished.cumulative_logprob
+                candidate.score = finished.score
         if message.HasField("completed"):
             whole.usage.CopyFrom(message.completed.usage)
             whole.timing.CopyFrom(message.completed.timing)
@@ -119,6 +122,8 @@ def _finished(finished: Finished, index: int) -> Response.Finished:
         message.matched_stop_text = finished.stop_text
     elif finished.stop_token_id is not None:
         message.matched_stop_token_id = finished.stop_token_id
+    if finished.beam is not None:
+        message.cumulative_logprob, message.score = finished.beam
     return message
 
 

@@ -50,6 +50,7 @@ class Finished:
     reason: FinishReason
     stop_text: str | None = None
     stop_token_id: int | None = None
+    beam: tuple[float, float] | None = None  # cumulative log-probability and score
 
 
 @dataclass(slots=True)
@@ -105,6 +106,7 @@ class Sample:
         reply.text, reply.tool_calls = parsed.text, parsed.tool_calls
         if finished is not None:
             reply.finished = _with_calls(finished, self._parser.num_calls)
+            finished.beam = new.beam
             self.is_finished = True
             self.has_stopped = new.finish_reason == FINISH_REASON_UNSPECIFIED
         return reply

@@ -91,8 +91,8 @@ class Candidate:
     matched_stop: str | int | None  # the stop string, or the token, that ended the output
     tool_calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None  # of token_ids, if asked for
-    cumulative_logprob: float | None = None  # of all tokens, with logprobs or best_of
-    score: float | None = None  # what candidates are ordered by, with best_of
+    cumulative_logprob: float | None = None  # of all tokens; with logprobs, best_of, beam_search
+    score: float | None = None  # what candidates are ordered by; with best_of, beam_search
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +236,14 @@ class _Draft:
             matched_stop=_matched_stop(self.finished),
             tool_calls=self._tool_calls,
             logprobs=_rows(self._token_ids, logprobs),
-            cumulative_logprob=sum(logprobs.logprobs) if logprobs else None,
+            cumulative_logprob=self._total(logprobs),
+            score=self.finished.score if self.finished.HasField("score") else None,
         )
+
+    def _total(self, logprobs: TokenLogprobs | None) -> float | None:
+        if self.finished.HasField("cumulative_logprob"):
+            return self.finished.cumulative_logprob
+        return None if logprobs is None else sum(logprobs.logprobs)
 
 
 def _candidate(message: pb.Candidate) -> Candidate:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from octavo.engine.beam_state import BeamCandidates
 from octavo.engine.errors import InvalidLogits
 from octavo.token_logprobs import TokenLogprobs
 
@@ -15,5 +16,7 @@ class ScoredToken:
 
 
 Token = int | ScoredToken
-Choice = Token | InvalidLogits  # of a sampled sequence
+# Of a sampled sequence. Beams of a search choose together: their candidates stand in the place of
+# the last one, None in those of the others.
+Choice = Token | InvalidLogits | BeamCandidates | None
 PromptScore = TokenLogprobs | InvalidLogits  # of a chunk's prompt_rows

@@ -84,7 +84,7 @@ class EngineLoop:
         self._engine.check(seq)
         if seq.seq_id in self._streams:
             raise ValueError(f"sequence {seq.seq_id} is in the engine already")
-        stream = self._streams[seq.seq_id] = SequenceStream(seq.sampling.num_samples)
+        stream = self._streams[seq.seq_id] = SequenceStream(seq.num_ends)
         self._inbox.put(partial(self._add, seq, stream))
         try:
             yield stream

@@ -4,10 +4,17 @@
 
     tables    | full blocks of the prompt | its last block, partly filled |
                 shared to the end           copied by whoever writes to it while others hold it
+
+Beams are samples whose tables are dealt anew at every step: each goes on from one of them.
 """
+
+from collections.abc import Callable
+from collections.abc import Sequence as Listed
 
 from octavo.engine.arrivals import Arrivals
 from octavo.engine.block_pool import BlockPool
+from octavo.engine.choice import Choice, Token
+from octavo.engine.errors import InvalidLogits
 from octavo.engine.sequence import Sequence, Status
 from octavo.engine.step_plan import StepPlan
 
@@ -15,9 +22,18 @@ from octavo.engine.step_plan import StepPlan
 class Samples:
     """What a scheduler has to know of requests with several samples."""
 
-    def __init__(self, pool: BlockPool, block_size: int) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        sequences: dict[str, list[Sequence]],
+        running: Arrivals,
+    ) -> None:
+        """sequences, running: the scheduler's, to which samples are added."""
         self._pool = pool
         self._block_size = block_size
+        self._sequences = sequences
+        self._running = running
         self._unforked: dict[str, Sequence] = {}  # leads that hold blocks, by id
         self._tail_sharers: list[Sequence] = []  # forked since the last step was planned
 
@@ -43,32 +59,98 @@ class Samples:
         if not self._unforked:
             return
         for row, seq in enumerate(plan.sampled[:]):
-            if seq.num_siblings:
+            if seq.num_siblings and seq.beams is None:
                 plan.add_siblings(row, seq.siblings())
 
-    def fork(self, lead: Sequence, siblings: list[Sequence]) -> None:
-        """Give siblings the table of their lead, all of whose known tokens are computed."""
+    def fork_planned(
+        self, plan: StepPlan, choices: Listed[Choice]
+    ) -> list[tuple[Sequence, Token]]:
+        """Let the planned siblings run, before a lead can give its blocks back.
+
+        Returns them with their first tokens.
+        """
+        started: list[tuple[Sequence, Token]] = []
+        of_siblings = choices[plan.num_sampled_rows :]
+        for sibling, row, choice in zip(
+            plan.siblings, plan.sibling_rows, of_siblings, strict=True
+        ):
+            if not isinstance(choice, InvalidLogits):  # else the lead has none either, and ends all
+                self.fork(plan.sampled[row], [sibling])
+                started.append((sibling, choice))
+        return started
+
+    def fork(self, lead: Sequence, siblings: list[Sequence]) -> list[Sequence]:
+        """Let siblings run with the table of their lead, all of whose known tokens are computed.
+
+        Returns all of them, the lead first.
+        """
         self.forget(lead)
         lead.num_siblings = 0
         for sibling in siblings:
             self._pool.touch(lead.block_ids)
             sibling.add_blocks(list(lead.block_ids))
             sibling.num_registered_blocks = lead.num_registered_blocks
-        if lead.num_tokens % self._block_size:
-            self._tail_sharers += [lead, *siblings]
+            self._running.add(sibling)
+        self._sequences[lead.seq_id] += siblings
+        if siblings and lead.num_tokens % self._block_size:
+            new = siblings if lead in self._tail_sharers else [lead, *siblings]
+            self._tail_sharers += new
+        return [lead, *siblings]
 
-    def take_tail_sharers(self) -> list[Sequence]:
-        """Sequences whose last block may be another's, too, and is about to be written."""
+    def copy_shared_tails(
+        self, plan: StepPlan, take_block: Callable[[Sequence], list[int]]
+    ) -> None:
+        """Give sequences that forked a last block of their own, which they are about to write.
+
+        take_block: a block for a sequence; none if it had to give up those it has.
+        """
+        if not self._tail_sharers:
+            return
         sharers, self._tail_sharers = self._tail_sharers, []
-        return sharers
+        for seq in sharers:
+            if not self._shares_tail(seq):
+                continue
+            for block_id in take_block(seq):
+                shared = seq.block_ids[-1]
+                seq.replace_block(len(seq.block_ids) - 1, block_id)
+                self._pool.free([shared])
+                plan.copies.append((shared, block_id))
 
-    def shares_tail(self, seq: Sequence) -> bool:
-        """Whether the next token of `seq` would be written to a block that others hold."""
+    def _shares_tail(self, seq: Sequence) -> bool:
         return (
             seq.status is Status.RUNNING
             and seq.num_computed_tokens < len(seq.block_ids) * self._block_size
             and self._pool.num_owners(seq.block_ids[-1]) > 1
         )
+
+    def move(self, beams: list[Sequence], moves: list[tuple[int, int]]) -> None:
+        """Let each beam go on from the beam and with the token that its move names."""
+        before = [
+            (beam.token_ids, beam.block_keys, beam.num_registered_blocks, beam.block_ids)
+            for beam in beams
+        ]
+        for parent, _ in moves:
+            self._pool.touch(before[parent][3])
+        for beam in beams:
+            self._pool.free(beam.take_blocks())
+        for beam, (parent, token_id) in zip(beams, moves, strict=True):
+            token_ids, block_keys, num_registered, block_ids = before[parent]
+            beam.follow(token_ids, block_keys, token_id)
+            beam.add_blocks(list(block_ids))
+            beam.num_registered_blocks = num_registered
+        if beams[0].num_computed_tokens % self._block_size:
+            self._tail_sharers = [seq for seq in self._tail_sharers if seq not in beams] + beams
+
+    def hold_back_beams(self, plan: StepPlan) -> int:
+        """Take out beams of a search that does not fit the step whole; returns how many."""
+        last = plan.decodes[-1].beams if plan.decodes else None
+        if last is None:
+            return 0
+        planned = sum(seq.beams is last for seq in plan.decodes)
+        if planned == sum(seq.beams is last for seq in self._running):
+            return 0
+        del plan.decodes[-planned:]
+        return planned
 
     def num_shared_empty(self) -> int:
         """Empty slots of blocks that several tables end with, but for the first of each."""
@@ -101,10 +183,9 @@ class Samples:
         num_slots = seq.num_prompt_tokens + seq.sampling.max_tokens - 1
         return -(-num_slots // self._block_size) - seq.num_prompt_tokens // self._block_size
 
-
-def is_prompt_under_way(seq: Sequence, running: Arrivals) -> bool:
-    """Whether a running sample of its request computes the prompt that `seq` will find cached."""
-    return any(
-        sample.num_computed_tokens < sample.num_prompt_tokens
-        for sample in running.samples(seq.arrival)
-    )
+    def is_prompt_under_way(self, seq: Sequence) -> bool:
+        """Whether a sample of its request computes the prompt, which `seq` will find cached."""
+        return any(
+            sample.num_computed_tokens < sample.num_prompt_tokens
+            for sample in self._running.samples(seq.arrival)
+        )

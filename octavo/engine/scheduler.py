@@ -10,12 +10,12 @@ computes some of the difference. One token behind is a decode row, more is a chu
 
 from collections.abc import Sequence as Listed
 from collections.abc import Set
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 
 from octavo.block_key import root_key
 from octavo.engine.admission import Admission
 from octavo.engine.arrivals import Arrivals
+from octavo.engine.beam_state import BeamCandidates
 from octavo.engine.block_pool import BlockPool, OutOfBlocks
 from octavo.engine.choice import Choice, PromptScore, ScoredToken, Token
 from octavo.engine.errors import InvalidLogits
@@ -25,7 +25,7 @@ from octavo.engine.outputs import Outputs
 from octavo.engine.preemption import choose_victims, recompute
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt_rows import plan_scored_rows
-from octavo.engine.samples import Samples, is_prompt_under_way
+from octavo.engine.samples import Samples
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
 from octavo.engine.step_plan import Chunk, StepPlan
 from octavo.engine.waiting_queue import WaitingQueue
@@ -48,11 +48,11 @@ class Scheduler:
         self.totals = Counters()
         self._model_fingerprint = model_fingerprint
         self._admission = Admission(pool, prefix_cache, limits.block_size)
-        self._samples = Samples(pool, limits.block_size)
         # Every one not released or ended; those of an id are samples of one request.
         self._sequences: dict[str, list[Sequence]] = {}
         self._waiting = WaitingQueue()
         self._running = Arrivals()
+        self._samples = Samples(pool, limits.block_size, self._sequences, self._running)
         self._preempted = Arrivals()
         self._filling: dict[str, Sequence] = {}
         self._lingering: dict[str, Sequence] = {}  # finished, their lease still holds the blocks
@@ -105,9 +105,10 @@ class Scheduler:
     def stop(self, seq_id: str, samples: Set[int]) -> None:
         """Drop these samples, of a request whose samples have their first tokens."""
         left = self._sequences.get(seq_id, [])
-        for seq in [seq for seq in left if seq.sample_index in samples and not seq.num_siblings]:
-            left.remove(seq)
-            self._drop(seq)
+        for seq in list(left):
+            if seq.sample_index in samples and not seq.num_siblings and seq.beams is None:
+                left.remove(seq)
+                self._drop(seq)
         if not left:
             self._sequences.pop(seq_id, None)
 
@@ -126,10 +127,10 @@ class Scheduler:
         seq.status = Status.FINISHED
         self._free(seq)
 
-    def join(self, seq_id: str, *first: Token) -> None:
+    def join(self, seq_id: str, *first: Token | BeamCandidates) -> None:
         """A filling sequence's KV is complete and verified; no-op when it was released.
 
-        first: the first token of each sample.
+        first: the first token of each sample, or the candidates of a beam search.
         """
         if seq_id not in self._sequences:
             return
@@ -141,9 +142,10 @@ class Scheduler:
         self._register(seq, 0)
         seq.status = Status.RUNNING
         self._running.add(seq)
-        siblings = seq.siblings()
-        self._fork(seq, siblings)
-        for sample, token in zip([seq, *siblings], first, strict=True):
+        if isinstance(first[0], BeamCandidates):
+            self._advance_beams(seq, first[0])
+            return
+        for sample, token in zip(self._samples.fork(seq, seq.siblings()), first, strict=True):
             self._append_token(sample, token)
 
     def end_pull(self, seq_id: str) -> None:
@@ -153,8 +155,7 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Plan a step: decode rows, chunks of the running, then whom there is room for."""
         plan = StepPlan()
-        for seq in self._samples.take_tail_sharers():
-            self._copy_shared_tail(plan, seq)
+        self._samples.copy_shared_tails(plan, self._take_block)
         budget = self._plan_decodes(plan, self.limits.max_num_batched_tokens)
         budget = self._plan_chunks(plan, budget)
         budget = self._resume(plan, budget)
@@ -166,7 +167,7 @@ class Scheduler:
 
     def commit(self, plan: StepPlan, choices: Listed[Choice]) -> list[SequenceOutput]:
         """Book what the step computed; choices stand in the order of plan.sampled."""
-        siblings = self._fork_planned(plan, choices) if plan.siblings else []
+        siblings = self._samples.fork_planned(plan, choices) if plan.siblings else []
         num_decodes = len(plan.decodes)
         for seq, choice in zip(plan.decodes, choices[:num_decodes], strict=True):
             self._advance(seq, 1, choice)
@@ -218,7 +219,7 @@ class Scheduler:
                 plan.decodes.append(seq)
                 budget -= 1
             index += 1
-        return budget
+        return budget + self._samples.hold_back_beams(plan)
 
     def _plan_chunks(self, plan: StepPlan, budget: int) -> int:
         if len(plan.decodes) == len(self._running):
@@ -239,9 +240,11 @@ class Scheduler:
         return budget - num_tokens
 
     def _resume(self, plan: StepPlan, budget: int) -> int:
-        while self._preempted and budget > 0 and self.num_active < self.limits.max_num_seqs:
+        while self._preempted and budget > 0:
             seq = self._preempted[0]
-            if is_prompt_under_way(seq, self._running) or not self._try_admit(seq):
+            if self.num_active + seq.num_rows > self.limits.max_num_seqs:
+                break
+            if self._samples.is_prompt_under_way(seq) or not self._try_admit(seq):
                 break
             self._preempted.remove(seq)
             budget = self._run(plan, seq, budget)
@@ -292,15 +295,6 @@ class Scheduler:
             return seq.status is Status.RUNNING
         return True
 
-    def _copy_shared_tail(self, plan: StepPlan, seq: Sequence) -> None:
-        """Give a sequence a copy of its last block, if others hold that one, too."""
-        if self._samples.shares_tail(seq):
-            for block_id in self._take_block(seq):
-                shared = seq.block_ids[-1]
-                seq.replace_block(len(seq.block_ids) - 1, block_id)
-                self.pool.free([shared])
-                plan.copies.append((shared, block_id))
-
     def _take_block(self, seq: Sequence) -> list[int]:
         """One block for a running sequence; none if it had to give up those it has."""
         while seq.status is Status.RUNNING:
@@ -315,25 +309,13 @@ class Scheduler:
             self._running.remove(victim)
             self._samples.forget(victim)
             recompute(victim, self.pool)
-            self._preempted.add(victim)
             self.totals.preemptions += 1
-
-    def _fork_planned(self, plan: StepPlan, choices: Listed[Choice]) -> list[tuple[Sequence, Token]]:
-        """Let the planned siblings run, before a lead can give its blocks back."""
-        forked: list[tuple[Sequence, Token]] = []
-        siblings = zip(plan.siblings, plan.sibling_rows, choices[plan.num_sampled_rows :], strict=True)
-        for row, group in groupby(siblings, key=itemgetter(1)):
-            tokens = [(sibling, choice) for sibling, _, choice in group if not isinstance(choice, InvalidLogits)]
-            if tokens:  # else the lead has none either, and ends the request
-                self._fork(plan.sampled[row], [sibling for sibling, _ in tokens])
-                forked += tokens
-        return forked
-
-    def _fork(self, lead: Sequence, siblings: list[Sequence]) -> None:
-        self._samples.fork(lead, siblings)
-        self._sequences[lead.seq_id] += siblings
-        for sibling in siblings:
-            self._running.add(sibling)
+            if victim.beams is not None:
+                if victim.sample_index > 0:
+                    self._sequences[victim.seq_id].remove(victim)
+                    continue
+                victim.restart()  # beams said nothing yet
+            self._preempted.add(victim)
 
     def _advance(
         self,
@@ -349,8 +331,7 @@ class Scheduler:
             self.totals.prompt_tokens_computed += min(num_tokens, num_prompt_left)
         for found in (score, sampled):
             if isinstance(found, InvalidLogits):
-                self._finish(seq)  # and register nothing: its KV may be as bad as its logits
-                self._outputs.tell_error(seq, found)
+                self._fail(seq, found)  # and register nothing: its KV may be as bad as its logits
                 return
         self._register(seq, num_before)
         if isinstance(score, TokenLogprobs):
@@ -359,8 +340,36 @@ class Scheduler:
             self._append(seq, sampled)
         elif isinstance(sampled, ScoredToken):
             self._append(seq, sampled.token_id, sampled.logprobs)
+        elif isinstance(sampled, BeamCandidates):
+            self._advance_beams(seq, sampled)
         elif seq.is_leased or not seq.is_announced:
             self._outputs.tell(seq)
+
+    def _fail(self, seq: Sequence, error: InvalidLogits) -> None:
+        """End a sequence, and the other beams of its search."""
+        for each in [seq] if seq.beams is None else list(self._sequences[seq.seq_id]):
+            self._finish(each)
+        self._outputs.tell_error(seq, error)
+
+    def _advance_beams(self, seq: Sequence, found: BeamCandidates) -> None:
+        """Take the next step of a search, of which `seq` is a beam, or the prompt."""
+        if seq.is_leased:
+            self._finish(seq)
+            self._outputs.tell_candidates(seq, found)
+            return
+        if seq.num_siblings:
+            self._samples.fork(seq, seq.siblings())
+        beams, search = self._sequences[seq.seq_id], seq.beams
+        assert search is not None
+        moves = search.advance(found)
+        self.totals.tokens_generated += len(moves)
+        if not search.is_done:
+            self._samples.move(beams, moves)
+            return
+        for index, beam in enumerate(search.results(seq.sampling.n)):
+            self._outputs.tell_beam(seq, index, beam)
+        for beam_seq in list(beams):
+            self._finish(beam_seq)
 
     def _register(self, seq: Sequence, num_before: int) -> None:
         """Let the prefix cache find the blocks that filled up since num_before tokens."""

@@ -1,8 +1,10 @@
 """SamplingParams to and from protobuf, for router and workers alike."""
 
+from typing import Literal
+
 from octavo.inference.v1 import inference_pb2
 from octavo.rpc.errors import InvalidRequest, Unsupported
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import BeamSearch, SamplingParams
 
 # Fields of later versions, with the values that change nothing and are therefore accepted.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
@@ -28,6 +30,11 @@ _SCALARS = frozenset(
     }
 )
 _LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"})
+_STOPPING: dict[inference_pb2.EarlyStopping, bool | Literal["never"]] = {
+    inference_pb2.EARLY_STOPPING_HEURISTIC: False,
+    inference_pb2.EARLY_STOPPING_FULL: True,
+    inference_pb2.EARLY_STOPPING_NEVER: "never",
+}
 _OUTPUT_SCALARS = ("include_stop_text", "skip_special_tokens", "logprobs", "prompt_logprobs")
 
 
@@ -49,6 +56,8 @@ def sampling_from_proto(
             values[name] = value
         elif name == "bad_words_ids":
             values[name] = [word.ids for word in value]
+        elif name == "beam_search":
+            values[name] = _beams_from_proto(value)
         elif value not in UNSUPPORTED[name]:
             raise Unsupported(f"sampling.{name}")
     if output is not None:
@@ -60,6 +69,25 @@ def sampling_from_proto(
         return SamplingParams(**values)  # type: ignore[arg-type]
     except ValueError as error:
         raise invalid_sampling(error) from error
+
+
+def _beams_from_proto(message: inference_pb2.BeamSearch) -> BeamSearch:
+    penalty = message.length_penalty if message.HasField("length_penalty") else 1.0
+    if message.early_stopping not in inference_pb2.EarlyStopping.values():
+        last = max(inference_pb2.EarlyStopping.values())
+        field = "sampling.beam_search.early_stopping"
+        raise InvalidRequest(field, f"{field} must be 0 to {last}, got {message.early_stopping}")
+    try:
+        return BeamSearch(message.width, penalty, _STOPPING.get(message.early_stopping, False))
+    except ValueError as error:
+        raise invalid_sampling(error) from error
+
+
+def beams_to_proto(beams: BeamSearch) -> inference_pb2.BeamSearch:
+    stopping = next(kind for kind, value in _STOPPING.items() if value == beams.early_stopping)
+    return inference_pb2.BeamSearch(
+        width=beams.width, length_penalty=beams.length_penalty, early_stopping=stopping
+    )
 
 
 def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
@@ -87,6 +115,8 @@ def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
         message.logit_bias.update(params.logit_bias)
     for token_ids in params.bad_words_ids:
         message.bad_words_ids.add(ids=token_ids)
+    if params.beam_search is not None:
+        message.beam_search.CopyFrom(beams_to_proto(params.beam_search))
     return message
 
 

@@ -1,7 +1,6 @@
 """How much of one prompt is computed: written by its prefill stream, read by its pull."""
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from octavo.internal.v1alpha1 import worker_pb2
@@ -9,9 +8,11 @@ from octavo.internal.v1alpha1 import worker_pb2
 UNFINISHED = 0  # FINISH_REASON_UNSPECIFIED
 
 
-def are_finished(tokens: Iterable[worker_pb2.TokenDelta]) -> bool:
+def are_finished(first: worker_pb2.PullKvResponse.Completed) -> bool:
     """Whether the first token ended every sample: nothing is to be decoded, no block is needed."""
-    return all(token.finish_reason != UNFINISHED for token in tokens)
+    return all(token.finish_reason != UNFINISHED for token in first.tokens) and not (
+        first.HasField("candidates")
+    )
 
 
 @dataclass(slots=True)
@@ -22,8 +23,7 @@ class PromptProgress:
     block_size: int
     block_ids: tuple[int, ...] = ()
     num_computed_tokens: int = 0
-    # The first token of each sample, once sampled.
-    tokens: list[worker_pb2.TokenDelta] = field(default_factory=list)
+    first: worker_pb2.PullKvResponse.Completed | None = None  # tokens, once they are sampled
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -42,17 +42,17 @@ class PromptProgress:
 
     def needs_no_more(self, next_block: int) -> bool:
         """Whether a pull that has everything before `next_block` may end."""
-        if not self.tokens:
+        if self.first is None:
             return False
-        return next_block >= self.num_blocks or are_finished(self.tokens)
+        return next_block >= self.num_blocks or are_finished(self.first)
 
     def advance(self, block_ids: tuple[int, ...], num_computed_tokens: int) -> None:
         self.block_ids = block_ids
         self.num_computed_tokens = num_computed_tokens
         self._changed.set()
 
-    def finish(self, tokens: list[worker_pb2.TokenDelta]) -> None:
-        self.tokens = tokens
+    def finish(self, first: worker_pb2.PullKvResponse.Completed) -> None:
+        self.first = first
         self._changed.set()
 
     async def change(self) -> None:

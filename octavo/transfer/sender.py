@@ -66,8 +66,8 @@ class ChunkSender:
                 next_block = max(next_block, end)
             else:
                 await progress.change()
-        completed = worker_pb2.PullKvResponse.Completed(tokens=progress.tokens)
-        await self._write(worker_pb2.PullKvResponse(completed=completed).SerializeToString())
+        last = worker_pb2.PullKvResponse(completed=progress.first)
+        await self._write(last.SerializeToString())
         await self._window.wait_until_empty()
         self._path.counters.blocks += next_block - first_block
         self._path.counters.bytes += (next_block - first_block) * block_bytes

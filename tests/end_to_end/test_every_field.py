@@ -50,6 +50,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "logit_bias": [{"logit_bias": {50: 100.0}}, {"logit_bias": {50: 6.5, 60: 6.5, 61: -100.0}}],
     "bad_words": [{"bad_words": ["e", "the", "worker"], "temperature": 0.0}],
     "bad_words_ids": [{"bad_words_ids": [[i] for i in range(0, 384, 2)]}],
+    "n": [{"n": 3}, {"n": 2, "temperature": 0.0}],
+    "best_of": [{"best_of": 3}, {"n": 2, "best_of": 3, "logprobs": None}],
     "allowed_token_ids": [{"allowed_token_ids": [40, 41, 42, IM_END]}],
     "include_text": [{}],  # and the next: the table's test sends them as messages
     "include_token_ids": [{}],
@@ -61,12 +63,12 @@ CASES: dict[str, list[dict[str, Any]]] = {
 }
 SHOWS_ELSEWHERE = {"include_text", "include_token_ids", "echo"}
 UNSUPPORTED: dict[str, Any] = {
-    "n": 2,
     "json_schema": "{}",
     "regex": "a",
     "ebnf_grammar": "root ::= 'a'",
 }
 ALL = [case for cases in CASES.values() for case in cases]
+STREAMED = [index for index, case in enumerate(ALL) if "best_of" not in case]
 
 
 def test_no_field_is_forgotten() -> None:
@@ -85,6 +87,7 @@ class Result:
     has_stopped: bool
     logprobs: list[TokenLogprob] | None
     prompt_logprobs: Sequence[TokenLogprob | None] | None
+    others: list[tuple[list[int], str]]  # tokens and text of further candidates
 
 
 def in_process(llm: LLM, cases: list[dict[str, Any]]) -> list[Result]:
@@ -96,10 +99,17 @@ def in_process(llm: LLM, cases: list[dict[str, Any]]) -> list[Result]:
     assert llm.engine.scheduler.pool.num_held == 0
     results = []
     for output in outputs:
-        (one,) = output.outputs
+        one, *others = output.outputs
         has_stopped = one.finish_reason == "stop"
         results.append(
-            Result(one.token_ids, one.text, has_stopped, one.logprobs, output.prompt_logprobs)
+            Result(
+                one.token_ids,
+                one.text,
+                has_stopped,
+                one.logprobs,
+                output.prompt_logprobs,
+                [(other.token_ids, other.text) for other in others],
+            )
         )
     return results
 
@@ -111,13 +121,14 @@ def served(completion: Completion) -> Result:
         completion.finish_reason != "length",
         completion.logprobs,
         completion.prompt_logprobs,
+        [(other.token_ids, other.text) for other in completion.candidates[1:]],
     )
 
 
 def check(found: Sequence[Result], expected: Sequence[Result]) -> None:
-    for case, got, wanted in zip(ALL, found, expected, strict=True):
-        assert got.token_ids == wanted.token_ids, case
-        assert (got.text, got.has_stopped) == (wanted.text, wanted.has_stopped), case
+    for got, wanted in zip(found, expected, strict=True):
+        assert (got.token_ids, got.others) == (wanted.token_ids, wanted.others)
+        assert (got.text, got.has_stopped) == (wanted.text, wanted.has_stopped)
         check_logprobs(got.logprobs, wanted.logprobs)
         check_logprobs(got.prompt_logprobs, wanted.prompt_logprobs)
 
@@ -196,8 +207,9 @@ async def test_served_it_is_the_same(
                 for case, salt in zip(ALL, salts, strict=True)
             ]
             check([served(completion) for completion in await asyncio.gather(*asked)], alone)
-        streams = [streamed(client, PROMPT, cache_salt="hot", **BASE | case) for case in ALL]
-        check([served(completion) for completion in await asyncio.gather(*streams)], alone)
+        streams = [streamed(client, PROMPT, cache_salt="hot", **BASE | ALL[i]) for i in STREAMED]
+        found = [served(completion) for completion in await asyncio.gather(*streams)]
+        check(found, [alone[i] for i in STREAMED])
         one_by_one = [await client.generate(PROMPT, **BASE | case) for case in ALL]
         check([served(completion) for completion in one_by_one], alone)
         preemptions = sum(w.counters.preemptions for w in await fleet.workers("decode"))

@@ -171,6 +171,8 @@ class Traffic:
         prompt = [rng.randrange(2) for _ in range(length)]
         fields = {"is_pulled": kind == "pulled", "is_leased": kind == "leased"}
         n = rng.randrange(1, 5) if rng.random() < 0.4 else 1
+        if kind == "leased" and n > 1:
+            max_tokens = 1  # as prefill workers ask for: samples go on elsewhere
         seq = make_sequence(seq_id, prompt, max_tokens, n, **fields)
         try:
             self.scheduler.check(seq)

@@ -106,7 +106,7 @@ def test_admission_keeps_rows_and_blocks_for_siblings_to_come() -> None:
 
 
 def test_samples_give_way_together_and_come_back_with_the_same_tokens() -> None:
-    scheduler, runner = make_scheduler(9), CountingRunner()
+    scheduler, runner = make_scheduler(10), CountingRunner()
     scheduler.add(make_sequence("a", [1] * 7, max_tokens=16))
     scheduler.add(make_sequence("b", [2] * 7, max_tokens=9, n=3))
     tokens: dict[tuple[str, int], list[int]] = {}
@@ -188,7 +188,7 @@ def test_samples_that_can_never_run_at_once_are_refused_by_name() -> None:
     scheduler.add(make_sequence("a", [1] * 6, max_tokens=7, n=4))
     again = make_sequence("b", [1] * 6, n=2)
     again.token_ids.append(7)
-    with pytest.raises(ValueError, match="^n must be 1 where output tokens are given"):
+    with pytest.raises(ValueError, match="^n must be 1, and no beam_search"):
         scheduler.add(again)
 
 

@@ -92,18 +92,30 @@ class KvHandle(_message.Message):
     def __init__(self, prefill: _Optional[_Union[WorkerRef, _Mapping]] = ...) -> None: ...
 
 class TokenDelta(_message.Message):
-    __slots__ = ("sample", "first_index", "token_ids", "finish_reason", "logprobs")
+    __slots__ = ("sample", "first_index", "token_ids", "finish_reason", "logprobs", "cumulative_logprob", "score")
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     sample: int
     first_index: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: _inference_pb2.FinishReason
     logprobs: _inference_pb2.TokenLogprobs
-    def __init__(self, sample: _Optional[int] = ..., first_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Union[_inference_pb2.TokenLogprobs, _Mapping]] = ...) -> None: ...
+    cumulative_logprob: float
+    score: float
+    def __init__(self, sample: _Optional[int] = ..., first_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Union[_inference_pb2.TokenLogprobs, _Mapping]] = ..., cumulative_logprob: _Optional[float] = ..., score: _Optional[float] = ...) -> None: ...
+
+class BeamCandidates(_message.Message):
+    __slots__ = ("token_ids", "scores")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
     __slots__ = ("first_index", "logprobs")
@@ -319,10 +331,12 @@ class PullKvResponse(_message.Message):
         payload: bytes
         def __init__(self, chunk: _Optional[int] = ..., first_block: _Optional[int] = ..., digests: _Optional[_Iterable[int]] = ..., segment_offset: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
     class Completed(_message.Message):
-        __slots__ = ("tokens",)
+        __slots__ = ("tokens", "candidates")
         TOKENS_FIELD_NUMBER: _ClassVar[int]
+        CANDIDATES_FIELD_NUMBER: _ClassVar[int]
         tokens: _containers.RepeatedCompositeFieldContainer[TokenDelta]
-        def __init__(self, tokens: _Optional[_Iterable[_Union[TokenDelta, _Mapping]]] = ...) -> None: ...
+        candidates: BeamCandidates
+        def __init__(self, tokens: _Optional[_Iterable[_Union[TokenDelta, _Mapping]]] = ..., candidates: _Optional[_Union[BeamCandidates, _Mapping]] = ...) -> None: ...
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     chunk: PullKvResponse.Chunk
