@@ -17,7 +17,7 @@ import pytest
 from checkpoints import tiny_llama
 from end_to_end.fleet import running_fleet
 from end_to_end.prompts import prompt_of, streamed
-from octavo import LLM, SamplingParams
+from octavo import LLM, BeamSearch, SamplingParams
 from octavo.client import AsyncClient, Completion, OctavoError, TokenLogprob
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
 
@@ -25,6 +25,9 @@ PROMPT = prompt_of(37, seed="every field")
 IM_END = 2
 CLOSE: dict[str, float] = {"rel": 1e-5, "abs": 1e-5}
 BASE: dict[str, Any] = {"seed": 11, "max_tokens": 44, "temperature": 1.0, "logprobs": 4}
+
+SEARCH = {"seed": None, "logprobs": None}  # what a search refuses
+LONG = BeamSearch(3, 2.0, "never")
 
 # Each case changes BASE; where it must show, its result differs from that of BASE.
 CASES: dict[str, list[dict[str, Any]]] = {
@@ -52,6 +55,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "bad_words_ids": [{"bad_words_ids": [[i] for i in range(0, 384, 2)]}],
     "n": [{"n": 3}, {"n": 2, "temperature": 0.0}],
     "best_of": [{"best_of": 3}, {"n": 2, "best_of": 3, "logprobs": None}],
+    "beam_search": [SEARCH | {"beam_search": BeamSearch(3)}, SEARCH | {"n": 3, "beam_search": LONG}],
     "allowed_token_ids": [{"allowed_token_ids": [40, 41, 42, IM_END]}],
     "include_text": [{}],  # and the next: the table's test sends them as messages
     "include_token_ids": [{}],

@@ -3,21 +3,24 @@
 from collections import Counter
 from itertools import chain
 
+import torch
+
+from octavo.engine.beam_choice import choose_beams
 from octavo.engine.block_pool import BlockPool
-from octavo.engine.errors import InvalidLogits
+from octavo.engine.choice import Choice
 from octavo.engine.limits import Limits
 from octavo.engine.prefix_cache import KeyFunction, PrefixCache
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
 from octavo.engine.step_plan import StepPlan
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import BeamSearch, SamplingParams
 
 GROUP = b"g" * 32
 
 
 class CountingRunner:
     """Stands in for the model: the next token is the number of tokens known so far, plus 1000 for
-    each sample before its own.
+    each sample before its own; beams see random logits of four tokens.
 
     In place of KV each slot gets the tokens it would be computed from; every row then checks that
     its whole table holds what attention over it would need.
@@ -26,9 +29,10 @@ class CountingRunner:
     def __init__(self, block_size: int = 4) -> None:
         self.num_rows = 0
         self._block_size = block_size
+        self._random = torch.Generator().manual_seed(0)
         self._slots: dict[tuple[int, int], tuple[int, ...]] = {}
 
-    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
+    def execute(self, plan: StepPlan) -> list[Choice]:
         self.num_rows += plan.num_tokens
         for source, target in plan.copies:
             for offset in range(self._block_size):
@@ -42,7 +46,11 @@ class CountingRunner:
             for position in range(seq.num_computed_tokens + num_tokens):
                 slot = seq.block_ids[position // self._block_size], position % self._block_size
                 assert self._slots[slot] == tuple(seq.token_ids[: position + 1])
-        return [seq.num_tokens + 1000 * seq.sample_index for seq in plan.sampled]
+        choices: list[Choice] = [seq.num_tokens + 1000 * seq.sample_index for seq in plan.sampled]
+        if any(seq.beams is not None for seq in plan.sampled):
+            logits = torch.randn(len(plan.sampled), 4, generator=self._random)
+            choose_beams(logits, plan.sampled, range(len(plan.sampled)), choices)
+        return choices
 
     def fill(self, block_ids: list[int], token_ids: list[int], positions: range) -> None:
         """Write what KV at these positions is computed from."""
@@ -71,9 +79,14 @@ def make_scheduler(
 
 
 def make_sequence(
-    seq_id: str, prompt: list[int], max_tokens: int = 4, n: int = 1, **fields: bool
+    seq_id: str,
+    prompt: list[int],
+    max_tokens: int = 4,
+    n: int = 1,
+    beams: BeamSearch | None = None,
+    **fields: bool,
 ) -> Sequence:
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, n=n)
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, n=n, beam_search=beams)
     return Sequence(seq_id, list(prompt), len(prompt), sampling, GROUP, **fields)
 
 
