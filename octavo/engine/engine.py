@@ -33,6 +33,7 @@ class Engine:
         cores: Cores | None = None,
     ) -> None:
         self.scheduler = scheduler
+        scheduler.copy_block = kv_cache.copy_block
         self.runner = runner
         self.kv_cache = kv_cache
         self.model_config = model_config

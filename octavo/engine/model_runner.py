@@ -54,8 +54,6 @@ class ModelRunner:
             return []
         batch = self.build_batch(plan)
         with self._cores.at_work():
-            for source, target in plan.copies:
-                self._kv[target].copy_(self._kv[source])
             logits = self._model.forward(batch, self._kv)
             if plan.scored:
                 num_rows = plan.num_sampled_rows

@@ -98,7 +98,9 @@ class Samples:
         return [lead, *siblings]
 
     def copy_shared_tails(
-        self, plan: StepPlan, take_block: Callable[[Sequence], list[int]]
+        self,
+        take_block: Callable[[Sequence], list[int]],
+        copy_block: Callable[[int, int], None],
     ) -> None:
         """Give sequences that forked a last block of their own, which they are about to write.
 
@@ -112,9 +114,9 @@ class Samples:
                 continue
             for block_id in take_block(seq):
                 shared = seq.block_ids[-1]
+                copy_block(shared, block_id)
                 seq.replace_block(len(seq.block_ids) - 1, block_id)
                 self._pool.free([shared])
-                plan.copies.append((shared, block_id))
 
     def _shares_tail(self, seq: Sequence) -> bool:
         return (

@@ -8,8 +8,8 @@ There is no prefill or decode phase: a sequence has known tokens and computed to
 computes some of the difference. One token behind is a decode row, more is a chunk.
 """
 
+from collections.abc import Callable, Set
 from collections.abc import Sequence as Listed
-from collections.abc import Set
 from itertools import chain
 
 from octavo.block_key import root_key
@@ -31,6 +31,8 @@ from octavo.engine.step_plan import Chunk, StepPlan
 from octavo.engine.waiting_queue import WaitingQueue
 from octavo.token_logprobs import TokenLogprobs
 
+CopyBlock = Callable[[int, int], None]  # from, to
+
 
 class Scheduler:
     """Continuous batching over paged blocks; used by the engine thread only."""
@@ -46,6 +48,7 @@ class Scheduler:
         self.prefix_cache = prefix_cache
         self.limits = limits
         self.totals = Counters()
+        self.copy_block: CopyBlock = _nothing  # an engine sets what copies its KV
         self._model_fingerprint = model_fingerprint
         self._admission = Admission(pool, prefix_cache, limits.block_size)
         # Every one not released or ended; those of an id are samples of one request.
@@ -155,7 +158,7 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Plan a step: decode rows, chunks of the running, then whom there is room for."""
         plan = StepPlan()
-        self._samples.copy_shared_tails(plan, self._take_block)
+        self._samples.copy_shared_tails(self._take_block, self.copy_block)
         budget = self._plan_decodes(plan, self.limits.max_num_batched_tokens)
         budget = self._plan_chunks(plan, budget)
         budget = self._resume(plan, budget)
@@ -414,3 +417,7 @@ class Scheduler:
         self.pool.free(seq.take_blocks())
         self.pool.free(seq.retired_block_ids)
         seq.retired_block_ids = []
+
+
+def _nothing(source: int, target: int) -> None:
+    """No KV: the scheduler of a simulation."""

@@ -29,7 +29,6 @@ class StepPlan:
     sampled: list[Sequence] = field(default_factory=list)  # decodes, finishing chunks, siblings
     siblings: list[Sequence] = field(default_factory=list)
     sibling_rows: list[int] = field(default_factory=list)  # of each, an index into sampled
-    copies: list[tuple[int, int]] = field(default_factory=list)  # of blocks, made first: (from, to)
     scored: list[Chunk] = field(default_factory=list)  # those with prompt_rows
     prompt_scores: list[PromptScore] = field(default_factory=list)  # of scored, once executed
 

@@ -28,16 +28,13 @@ class CountingRunner:
 
     def __init__(self, block_size: int = 4) -> None:
         self.num_rows = 0
+        self.copies: list[tuple[int, int]] = []
         self._block_size = block_size
         self._random = torch.Generator().manual_seed(0)
         self._slots: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def execute(self, plan: StepPlan) -> list[Choice]:
         self.num_rows += plan.num_tokens
-        for source, target in plan.copies:
-            for offset in range(self._block_size):
-                if (source, offset) in self._slots:
-                    self._slots[target, offset] = self._slots[source, offset]
         rows = planned_rows(plan)
         for seq, num_tokens in rows:
             start = seq.num_computed_tokens
@@ -51,6 +48,12 @@ class CountingRunner:
             logits = torch.randn(len(plan.sampled), 4, generator=self._random)
             choose_beams(logits, plan.sampled, range(len(plan.sampled)), choices)
         return choices
+
+    def copy_block(self, source: int, target: int) -> None:
+        self.copies.append((source, target))
+        for offset in range(self._block_size):
+            if (source, offset) in self._slots:
+                self._slots[target, offset] = self._slots[source, offset]
 
     def fill(self, block_ids: list[int], token_ids: list[int], positions: range) -> None:
         """Write what KV at these positions is computed from."""
@@ -91,6 +94,7 @@ def make_sequence(
 
 
 def step(scheduler: Scheduler, runner: CountingRunner) -> list[SequenceOutput]:
+    scheduler.copy_block = runner.copy_block
     plan = scheduler.schedule()
     check_plan(scheduler, plan)
     outputs = scheduler.commit(plan, runner.execute(plan))
