@@ -9,8 +9,10 @@ Stop -----------------------------------------------^
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, replace
+from functools import partial
 
 from octavo.decode_worker.generation import Generation
 from octavo.decode_worker.prompt_pull import PromptPuller
@@ -25,6 +27,7 @@ from octavo.rpc.errors import (
     RequestError,
     errors_to_status,
 )
+from octavo.rpc.sampling import invalid_sampling
 from octavo.worker.attempts import Attempt, Attempts
 from octavo.worker.engine_errors import engine_errors
 from octavo.worker.many_calls import Call, CallContext, DecodeManyContext, serve_many_decodes
@@ -60,6 +63,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
             spec = read_sequence(start.sequence, self.limits)
             with self.streams.one(), engine_errors():
                 seq = self._sequence(spec, is_pulled=start.HasField("kv"))
+                self._check_samples(seq)
                 if seq.is_pulled:
                     await self.puller.meet(start.kv.prefill)
                 else:
@@ -83,7 +87,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
         # A stream of its own has no place for tokens but the wire, which may make them wait.
         write_tokens = context.write_tokens if isinstance(context, Call) else _never
         write = attempt.writer(DECODE, context.write)
-        generation = Generation(seq, write, write_tokens, arrived)
+        generation = Generation(seq, write, write_tokens, self._stopper(seq), arrived)
         reader = asyncio.create_task(_read_stops(context, generation, attempt))
         try:
             with self.puller.pull(seq, start) as pull:
@@ -107,6 +111,20 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
             is_pulled=is_pulled,
         )
 
+    def _check_samples(self, seq: Sequence) -> None:
+        """Raise InvalidRequest if several samples can never run here at once."""
+        if seq.num_siblings:
+            try:
+                self.scheduler.check(seq)
+            except ValueError as error:
+                raise invalid_sampling(error) from error
+
+    def _stopper(self, seq: Sequence) -> Callable[[frozenset[int]], None]:
+        def stop(samples: frozenset[int]) -> None:
+            self.loop.post(partial(self.scheduler.stop, seq.seq_id, samples))
+
+        return stop
+
     async def _check_tail(self, seq: Sequence) -> None:
         """The router's index is a hint: look again before the prompt is computed here.
 
@@ -124,7 +142,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
             )
 
 
-def _never(first_index: int, token_ids: Ids[int]) -> bool:
+def _never(first_index: int, token_ids: Ids[int], sample: int) -> bool:
     return False
 
 
@@ -143,15 +161,12 @@ async def _read_start(context: DecodeContext) -> worker_pb2.DecodeRequest.Start:
 async def _read_stops(
     context: DecodeContext, generation: Generation, attempt: Attempt[None]
 ) -> None:
-    """Stop the sequence when the router says so; ends when it has no more to say."""
+    """Stop samples when the router says so; ends when it has no more to say."""
     try:
         while isinstance(request := await context.read(), worker_pb2.DecodeRequest):
             if not request.HasField("stop"):
                 raise InvalidRequest("stop", "after the first message only stop may come")
-            if set(request.stop.samples) - {0}:
-                raise InvalidRequest("stop.samples", "stop.samples must be 0, the only sample")
-            if request.stop.samples:
-                generation.stop()
+            generation.stop(request.stop.samples)
     except RequestError as error:
         attempt.end(error)
     except Exception:

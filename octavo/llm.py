@@ -2,7 +2,7 @@
 
     prompts --tokenizer--> sequences --> engine.step() until all have ended --> text, outputs
                                 ^                            |
-                                +---- released by a stop string
+                                +---- stopped by a stop string
 
 The shape is vLLM's: `LLM(model=...).generate(prompts, params)`.
 """
@@ -160,7 +160,7 @@ class LLM:
         self, prompt: Prompt, sampling: SamplingParams, tools: ToolUse | None
     ) -> LocalRequest:
         text, token_ids = self._read_prompt(prompt)
-        if sampling.seed is None:
+        if sampling.seed is None and sampling.beam_search is None:
             sampling = replace(sampling, seed=secrets.randbits(64))
         if sampling.bad_words:
             found = self.tokenizer.bad_words_ids(sampling.bad_words)
@@ -171,12 +171,12 @@ class LLM:
             seq_id=str(next(self._numbers)),
             token_ids=list(token_ids),
             num_prompt_tokens=len(token_ids),
-            sampling=sampling,
+            sampling=replace(sampling, logprobs=sampling.computed_logprobs),
             group_key=self._group_key,
             eos_token_ids=frozenset(self.engine.model_config.eos_token_ids),
         )
         self.engine.check(seq)
-        return LocalRequest(seq, text, self.tokenizer, tools)
+        return LocalRequest(seq, text, self.tokenizer, tools, sampling)
 
     def _read_prompt(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, Mapping):
@@ -201,9 +201,11 @@ class LLM:
                 task = progress.add_task("prompts", total=len(requests))
                 while active:
                     for output in self.engine.step():
-                        if active[output.seq_id].take(output):
+                        request = active[output.seq_id]
+                        if request.take(output):
+                            scheduler.stop(output.seq_id, {output.sample_index})
+                        if request.has_ended:
                             del active[output.seq_id]
-                            scheduler.release(output.seq_id)
                             progress.advance(task)
         finally:
             for seq_id in active:  # an interrupt or an error leaves nothing held

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_BYTES = 256
@@ -16,6 +17,9 @@ MAX_ALLOWED_TOKEN_IDS = 65536
 MAX_LOGPROBS = 20
 # Of one prompt, its likeliest tokens included: they come in one message.
 MAX_PROMPT_LOGPROBS = 1_000_000
+MAX_SAMPLES = 128
+MAX_BEAMS = 16
+MAX_LENGTH_PENALTY = 10.0
 GREEDY_BELOW = 1e-5
 
 _RANGES = (
@@ -26,8 +30,37 @@ _RANGES = (
     ("repetition_penalty", 1e-3, 1e3),
     ("logprobs", 0, MAX_LOGPROBS),
     ("prompt_logprobs", 0, MAX_LOGPROBS),
+    ("n", 1, MAX_SAMPLES),
+    ("best_of", 1, MAX_SAMPLES),
 )
+_BESIDE_BEAMS = "has no meaning beside beam_search"
 _LISTS = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "allowed_token_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearch:
+    """Fields and ranges as in `octavo.inference.v1.BeamSearch`; what they do is what `transformers`
+    does with num_beams, length_penalty and early_stopping.
+
+    Raises:
+        ValueError: a field is out of range; the message begins with beam_search.
+    """
+
+    width: int
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= MAX_BEAMS:
+            raise _out_of_range("beam_search.width", self.width, 1, MAX_BEAMS)
+        penalty, limit = self.length_penalty, MAX_LENGTH_PENALTY
+        if not -limit <= penalty <= limit:
+            raise _out_of_range("beam_search.length_penalty", penalty, -limit, limit)
+        if self.early_stopping not in (True, False, "never"):
+            raise ValueError(
+                "beam_search.early_stopping must be true, false or 'never', "
+                f"got {self.early_stopping!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +92,9 @@ class SamplingParams:
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    n: int = 1
+    best_of: int | None = None  # None: n
+    beam_search: BeamSearch | None = None
 
     def __post_init__(self) -> None:
         self._freeze()
@@ -76,8 +112,12 @@ class SamplingParams:
                 raise _out_of_range(name, value, low, high)
         if self.top_k < -1:
             raise ValueError(f"top_k must be -1 (off), 0 (off) or positive, got {self.top_k}")
+        if self.best_of is not None and self.best_of < self.n:
+            raise ValueError(f"best_of must be at least n, {self.n}, got {self.best_of}")
         if self.seed is not None and not 0 <= self.seed < 2**64:
             raise ValueError(f"seed must be 0 to {2**64 - 1}, got {self.seed}")
+        if self.beam_search is not None:
+            self._check_beams(self.beam_search)
         if self.stop or self.stop_token_ids:
             self._check_stops()
         if self.logit_bias or self.bad_words or self.bad_words_ids or self.allowed_token_ids:
@@ -94,6 +134,17 @@ class SamplingParams:
             object.__setattr__(self, "bad_words_ids", tuple(map(tuple, self.bad_words_ids)))
         if self.logit_bias:
             object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+
+    def _check_beams(self, beams: BeamSearch) -> None:
+        """What makes no sense where tokens are not sampled, and text is known at the end alone."""
+        if self.n > beams.width:
+            raise ValueError(f"n must be at most beam_search.width, {beams.width}, got {self.n}")
+        if self.temperature not in (0.0, 1.0):
+            raise ValueError(f"temperature {_BESIDE_BEAMS}: it must be 0 or unset")
+        unset = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "best_of": None}
+        for name, value in {**unset, "logprobs": None, "stop": ()}.items():
+            if getattr(self, name) != value and not (name == "top_k" and self.top_k == -1):
+                raise ValueError(f"{name} {_BESIDE_BEAMS}")
 
     def _check_stops(self) -> None:
         _check_texts("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_STRING_BYTES)
@@ -113,10 +164,31 @@ class SamplingParams:
             _check_ids("bad_words_ids", token_ids, MAX_BAD_WORD_TOKENS)
 
     @property
+    def num_rows(self) -> int:
+        """Sequences that run: samples, or beams."""
+        return self.num_samples if self.beam_search is None else self.beam_search.width
+
+    @property
+    def num_samples(self) -> int:
+        """Outputs that a worker gives: samples, or the best beams."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def chooses_best(self) -> bool:
+        """Whether more samples run than are returned."""
+        return self.num_samples > self.n
+
+    @property
+    def computed_logprobs(self) -> int | None:
+        """`logprobs`, or what choosing the best samples needs."""
+        return 0 if self.logprobs is None and self.chooses_best else self.logprobs
+
+    @property
     def is_greedy(self) -> bool:
-        """Whether only the most likely token can be drawn."""
+        """Whether nothing is drawn but the most likely token, or the most likely beams."""
         return (
-            self.temperature < GREEDY_BELOW
+            self.beam_search is not None
+            or self.temperature < GREEDY_BELOW
             or self.top_k == 1
             or self.top_p == 0.0
             or self.min_p == 1.0

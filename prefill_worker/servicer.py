@@ -1,13 +1,14 @@
-"""Prefill: computes one prompt and samples its first token; the stream is the lease on its blocks.
+"""Prefill: computes one prompt and samples its first tokens; the stream is the lease on its blocks.
 
-check -> wait for the pull -> engine -> Started, token -> last block acknowledged -> Completed
+check -> wait for the pull -> engine -> Started, tokens -> last block acknowledged -> Completed
                                 +----progress----> PullKv stream ---+
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from octavo.block_key import prompt_digest
+from octavo.engine.beam_state import BeamCandidates, BeamState
 from octavo.engine.loop import EngineLoop
 from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
@@ -17,6 +18,7 @@ from octavo.rpc.errors import errors_to_status
 from octavo.sampling_params import SamplingParams
 from octavo.transfer.progress import PromptProgress
 from octavo.worker.attempts import Write
+from octavo.worker.beams import beam_delta, candidates_to_proto
 from octavo.worker.engine_errors import engine_errors
 from octavo.worker.many_calls import CallContext, PrefillManyContext, serve_many_prefills
 from octavo.worker.open_streams import OpenStreams
@@ -52,8 +54,10 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
                     if request.will_be_pulled:
                         await attempt.wait_for(PULL)
                     write = attempt.writer(PREFILL, context.write)
-                    prefill = _Prefill(spec, attempt.state, progress, write)
-                    await prefill.run(self.loop, self.eos_token_ids, arrived)
+                    prefill = _Prefill(
+                        spec, attempt.state, progress, write, self.eos_token_ids
+                    )
+                    await prefill.run(self.loop, arrived)
 
     async def PrefillMany(self, _: object, context: PrefillManyContext) -> None:
         """Many Prefill calls of one router, each a lease of its own."""
@@ -68,15 +72,17 @@ class _Prefill:
     handover: Handover
     progress: PromptProgress
     write: Write[worker_pb2.PrefillResponse]
+    eos_token_ids: frozenset[int]
+    tokens: list[worker_pb2.TokenDelta] = field(default_factory=list)  # one of each sample
 
-    async def run(self, loop: EngineLoop, eos_token_ids: frozenset[int], arrived: float) -> None:
+    async def run(self, loop: EngineLoop, arrived: float) -> None:
         seq = Sequence(
             seq_id=str(self.spec.key),
             token_ids=self.spec.token_ids,
             num_prompt_tokens=len(self.spec.prompt_token_ids),
             sampling=self._first_token_only(),
             group_key=self.spec.group_key,
-            eos_token_ids=eos_token_ids,
+            eos_token_ids=self.eos_token_ids,
             is_leased=True,
         )
         async with loop.lease(seq) as stream:
@@ -94,12 +100,12 @@ class _Prefill:
 
     async def _tell(self, output: SequenceOutput) -> None:
         """The pull first: what the router reads of this must not hold it up."""
-        self.progress.advance(output.block_ids, output.num_computed_tokens)
-        token = None
+        if output.sample_index == 0:  # the others come with their tokens alone
+            self.progress.advance(output.block_ids, output.num_computed_tokens)
         if output.token_ids:
-            reason = self._finish_reason(output.finish_reason)
-            token = token_delta(output.first_index, output.token_ids, reason, output.logprobs)
-            self.progress.finish(token)
+            self._add_token(output)
+        elif output.candidates is not None:
+            self._take_candidates(output.candidates)
         if output.num_cached_tokens is not None:
             started = worker_pb2.PrefillResponse.Started(
                 cached_prompt_tokens=output.num_cached_tokens
@@ -108,8 +114,28 @@ class _Prefill:
         if output.prompt_logprobs is not None:
             scores = prompt_logprobs(output.first_prompt_index, output.prompt_logprobs)
             await self.write(worker_pb2.PrefillResponse(prompt_logprobs=scores))
-        if token is not None:
-            await self.write(worker_pb2.PrefillResponse(token=token))
+        if self.progress.first is not None:
+            for token in self.tokens:
+                await self.write(worker_pb2.PrefillResponse(token=token))
+
+    def _add_token(self, output: SequenceOutput) -> None:
+        reason = self._finish_reason(output.finish_reason)
+        token = token_delta(
+            output.first_index, output.token_ids, reason, output.logprobs, output.sample_index
+        )
+        self.tokens.append(token)
+        if len(self.tokens) == self.spec.sampling.num_samples:
+            self.progress.finish(worker_pb2.PullKvResponse.Completed(tokens=self.tokens))
+
+    def _take_candidates(self, found: BeamCandidates) -> None:
+        """A search goes on at the decode worker, unless it ends with its first tokens."""
+        sampling = self.spec.sampling
+        if sampling.max_tokens == 1:
+            search = BeamState(sampling, self.eos_token_ids)
+            search.advance(found)
+            self.tokens = [beam_delta(i, b) for i, b in enumerate(search.results(sampling.n))]
+        candidates = candidates_to_proto(found)
+        self.progress.finish(worker_pb2.PullKvResponse.Completed(candidates=candidates))
 
     def _first_token_only(self) -> SamplingParams:
         """One more token than is given: the decode worker samples the rest."""

@@ -53,6 +53,7 @@ class Demand:
     may_prefill_locally: bool = True
     # False if the whole prompt is to be computed, whatever of it is cached.
     may_reuse_prompt: bool = True
+    num_samples: int = 1  # outputs of the one prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def _decode_costs(
     for worker in workers:
         if worker.max_context_tokens >= num_tokens:
             blocks = _num_blocks(demand.num_prompt_tokens + 1, worker.block_size)
-            new = max(blocks - worker.cached_blocks, 0)
+            new = max(blocks - worker.cached_blocks, 0) + demand.num_samples - 1
             cost = worker.active_blocks + new + sequence_weight * worker.num_sequences
             costs.append(_Cost(worker.worker_id, worker.layout, cost))
     return costs

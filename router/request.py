@@ -31,6 +31,8 @@ from octavo.text.tool_calls import ToolUse
 
 DEFAULT_MAX_TOKENS = 256
 MAX_REQUEST_ID_BYTES = 256
+# A model's defaults of these are of no use to a beam search.
+DRAWING = ("temperature", "top_p", "top_k", "min_p")
 # Longer text cannot fit the context: no tokenizer needs more bytes for a token on average. (A run
 # of spaces may be one token of up to 16 bytes; such a prompt is refused early and by name.)
 MAX_BYTES_PER_TOKEN = 8
@@ -138,7 +140,11 @@ class RequestReader:
 
     async def _sampling(self, message: inference_pb2.GenerateRequest) -> SamplingParams:
         defaults = {"max_tokens": DEFAULT_MAX_TOKENS, **self._model.sampling_defaults}
-        defaults["seed"] = self._draw.getrandbits(64)
+        if message.sampling.HasField("beam_search"):
+            for name in DRAWING:
+                defaults.pop(name, None)
+        else:
+            defaults["seed"] = self._draw.getrandbits(64)
         sampling = sampling_from_proto(message.sampling, message.output, defaults)
         try:
             if sampling.bad_words:

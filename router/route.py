@@ -72,7 +72,7 @@ class RouteFinder:
             if chosen.decode_id is not None:
                 worker = self._workers.named(chosen.decode_id)
                 missing = _missing_tokens(demand, worker, overlap)
-                blocks = missing // worker.facts.block_size + 1
+                blocks = missing // worker.facts.block_size + demand.num_samples
                 decode = legs.enter_context(worker.leg(blocks=blocks))
             yield Route(prefill, decode)
 

@@ -53,7 +53,7 @@ class Run:
         return attempt.has_ended and attempt.failure is None
 
     async def tokens(self) -> AsyncGenerator[NewTokens, None]:
-        """Yield tokens in order; end with the request, or raise why it failed.
+        """Yield tokens in order of each sample; end with the request, or raise why it failed.
 
         Raises:
             RequestError: what the caller should see.
@@ -72,10 +72,10 @@ class Run:
                         while not attempt.has_ended:
                             await self._news.wait()
                             self._news.clear()
-                            if (new := attempt.take()) is not None:
+                            for new in attempt.take():
                                 self._took_at = self._loop.time()
                                 yield new
-                        if (new := attempt.take()) is not None:
+                        for new in attempt.take():
                             yield new
                     finally:
                         attempt.close()
@@ -88,10 +88,10 @@ class Run:
         finally:
             timer.cancel()
 
-    def stop(self) -> None:
-        """No more tokens are needed; what comes is dropped."""
+    def stop(self, sample: int) -> None:
+        """No more tokens of a sample are needed; what comes is dropped."""
         if self._attempt is not None:
-            self._attempt.stop()
+            self._attempt.stop(sample)
 
     def fail(self, error: RequestError) -> None:
         """End the request; its reader gets `error` after the tokens that are there."""
@@ -111,6 +111,7 @@ class Run:
             self._request.sampling.max_tokens,
             may_prefill_locally=number == 1,
             may_reuse_prompt=self._request.sampling.prompt_logprobs is None,
+            num_samples=self._request.sampling.num_samples,
         )
 
     def _new_attempt(self, route: Route, number: int) -> Attempt:
@@ -148,10 +149,11 @@ class Run:
 
 def _scores_of(request: Request) -> Scores | None:
     sampling = request.sampling
-    if sampling.logprobs is None and sampling.prompt_logprobs is None:
+    wants_tokens = sampling.computed_logprobs is not None
+    if not wants_tokens and sampling.prompt_logprobs is None:
         return None
     return Scores(
         len(request.prompt_token_ids),
-        wants_tokens=sampling.logprobs is not None,
+        wants_tokens=wants_tokens,
         wants_prompt=sampling.prompt_logprobs is not None,
     )

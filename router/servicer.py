@@ -8,11 +8,11 @@ import grpc
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
 from octavo.router.generation import Generator
 from octavo.router.model import ServedModel
-from octavo.router.replies import ReplyWriter, Response, join
+from octavo.router.replies import ReplyWriter, Response, join, keep_best
 from octavo.router.request import Request, RequestReader
 from octavo.router.slow_reader import patient_write
 from octavo.router.workers import Workers
-from octavo.rpc.errors import errors_to_status
+from octavo.rpc.errors import InvalidRequest, errors_to_status
 from octavo.rpc.sampling import sampling_to_proto
 from octavo.sampling_params import SamplingParams
 
@@ -57,6 +57,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     ) -> None:
         async with errors_to_status(context):
             resolved = await self._reader.read(request.request)
+            _check_streamed(resolved)
             timeout_s = self._timeout_s(context.time_remaining())
             writer = self._writer(resolved)
             async with (
@@ -81,7 +82,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                     message = writer.message(reply)
                     if message is not None:
                         messages.append(message)
-        return join(messages, self._model.name)
+        whole = join(messages, self._model.name)
+        if messages and resolved.sampling.chooses_best:
+            keep_best(whole, resolved.sampling)
+        return whole
 
     async def Tokenize(
         self, request: inference_pb2.TokenizeRequest, context: TokenizeContext
@@ -127,4 +131,15 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             self._model.name,
             text=request.include_text,
             token_ids=request.include_token_ids,
+        )
+
+
+def _check_streamed(request: Request) -> None:
+    """Raise InvalidRequest if the request has nothing to stream."""
+    sampling = request.sampling
+    if sampling.chooses_best:
+        raise InvalidRequest(
+            "sampling.best_of",
+            f"sampling.best_of must be n, {sampling.n}, in a stream, got {sampling.best_of}: which "
+            "samples are the best is known at their end; ask with Generate",
         )

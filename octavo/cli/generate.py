@@ -36,6 +36,7 @@ def generate(
     ] = None,
     bad_word: Annotated[list[str] | None, typer.Option(help="Shall not come; repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
+    n: Annotated[int | None, typer.Option("-n", help="Answers, 1 to 128; default 1.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Ends the output; repeatable.")] = None,
     chat: Annotated[
         bool, typer.Option("--chat/--raw", help="As a chat message, or as text to go on from.")
@@ -61,14 +62,16 @@ def generate(
         "repetition_penalty": repetition_penalty,
         "bad_words": bad_word or None,
         "seed": seed,
+        "n": n,
         "stop": stop or None,
         "tools": read_tools(tools) if tools else None,
     }
     fields = RequestFields(**{k: v for k, v in given.items() if v is not None})  # type: ignore[typeddict-item]
     message: Prompt = [{"role": "user", "content": text}] if chat else text
     try:
+        show = _print_all if (n or 1) > 1 else _print_stream
         with connect(address, api_key, tls, ca_file) as client:
-            completion = _print_stream(client, message, fields, timeout_s)
+            completion = show(client, message, fields, timeout_s)
     except OctavoError as error:
         raise exit_with(advice(error, address)) from error
     except ValueError as error:
@@ -90,6 +93,19 @@ def summary(completion: Completion) -> str:
         f"first after {timing.time_to_first_token_s * 1000:.0f} ms, {rate:.1f} tokens/s, "
         f"ended by {completion.finish_reason}"
     )
+
+
+def _print_all(
+    client: Client, prompt: Prompt, fields: RequestFields, timeout_s: float | None
+) -> Completion:
+    """Print several answers, one behind the other, under their numbers."""
+    completion = client.generate(prompt, timeout_s=timeout_s, **fields)
+    for candidate in completion.candidates:
+        text = candidate.text
+        if candidate.tool_calls:
+            text += "\n" * bool(text) + call_lines(candidate.tool_calls)
+        sys.stdout.write(f"[{candidate.index}] {text}\n")
+    return completion
 
 
 def _print_stream(

@@ -6,7 +6,7 @@ with Client("127.0.0.1:50051") as client:
 
 from octavo.client.async_client import AsyncClient, AsyncTextStream
 from octavo.client.client import Client, TextStream
-from octavo.client.completion import Completion, Delta, FinishReason, Timing, Usage
+from octavo.client.completion import Candidate, Completion, Delta, FinishReason, Timing, Usage
 from octavo.client.credentials import ClientTls
 from octavo.client.error import OctavoError
 from octavo.client.model_facts import ModelFacts
@@ -17,6 +17,7 @@ from octavo.token_logprobs import TokenLogprob, TokenLogprobs
 __all__ = [
     "AsyncClient",
     "AsyncTextStream",
+    "Candidate",
     "Client",
     "ClientTls",
     "Completion",

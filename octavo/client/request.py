@@ -5,7 +5,8 @@ from typing import TypedDict, cast
 
 from octavo.client.chat import CHAT_FIELDS, ChatFields, chat_messages
 from octavo.inference.v1 import inference_pb2 as pb
-from octavo.sampling_params import SamplingParams
+from octavo.rpc.sampling import beams_to_proto
+from octavo.sampling_params import BeamSearch, SamplingParams
 from octavo.text.chat import Message
 
 # Text, chat messages as the OpenAI API has them, or token ids.
@@ -36,6 +37,9 @@ class SamplingFields(TypedDict, total=False):
     skip_special_tokens: bool
     logprobs: int | None
     prompt_logprobs: int | None
+    n: int
+    best_of: int | None
+    beam_search: BeamSearch | None
 
 
 class RequestFields(SamplingFields, ChatFields, total=False):
@@ -108,6 +112,8 @@ def _set(message: pb.SamplingParams | pb.OutputOptions, name: str, params: Sampl
     elif name == "bad_words_ids":
         for token_ids in value:
             cast(pb.SamplingParams, message).bad_words_ids.add(ids=token_ids)
+    elif isinstance(value, BeamSearch):
+        cast(pb.SamplingParams, message).beam_search.CopyFrom(beams_to_proto(value))
     elif isinstance(value, tuple):
         getattr(message, name).extend(value)
     elif value is not None:

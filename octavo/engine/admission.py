@@ -23,11 +23,14 @@ class Admission:
         self._prefix_cache = prefix_cache
         self._block_size = block_size
 
-    def try_admit(self, seq: Sequence, num_active: int) -> bool:
-        """Fill the block table of a waiting or preempted sequence if it fits."""
+    def try_admit(self, seq: Sequence, num_active: int, num_beside: int = 0) -> bool:
+        """Fill the block table of a waiting or preempted sequence if it fits.
+
+        num_beside: free blocks that must be left for its siblings.
+        """
         num_blocks = self._num_blocks(seq)
         most_cached = self._max_cached_blocks(seq)
-        room = self._pool.num_free - num_active
+        room = self._pool.num_free - num_active - num_beside
         if num_blocks - most_cached > room:
             return False  # not even if every block it may share is held by others
         cached = self.match(seq)

@@ -34,6 +34,7 @@ class Engine:
         cores: Cores | None = None,
     ) -> None:
         self.scheduler = scheduler
+        scheduler.copy_block = kv_cache.copy_block
         self.runner = runner
         self.kv_cache = kv_cache
         self.model_config = model_config
@@ -54,7 +55,7 @@ class Engine:
         seq.sampling.check_vocabulary(self.model_config.vocab_size, seq.eos_token_ids)
         if seq.sampling.bad_words:
             raise ValueError("bad_words are texts; a tokenizer makes bad_words_ids of them")
-        self.scheduler.limits.check(seq)
+        self.scheduler.check(seq)
 
     def step(
         self, on_scheduled: Callable[[list[SequenceOutput]], None] | None = None

@@ -103,6 +103,10 @@ class KVCache:
             self.blocks[block_id].copy_(self._staging, non_blocking=True)
             self._stream.synchronize()
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy a block to another one, in the order of steps: on the stream that runs them."""
+        self.kv[target].copy_(self.kv[source])
+
     def zero_tail(self, block_id: int, first_offset: int) -> None:
         """Zero the slots from first_offset on: they may hold an earlier owner's KV."""
         self.kv[block_id, :, :, :, first_offset:] = 0

@@ -36,6 +36,8 @@ class Counters:
     # Slots written over slots in held blocks, summed over steps; a shared block counts once.
     live_slot_steps: int = 0
     allocated_slot_steps: int = 0
+    # Blocks that tables hold beyond the distinct ones, summed over steps.
+    shared_block_steps: int = 0
 
     @property
     def preemptions(self) -> int:
@@ -43,14 +45,18 @@ class Counters:
         return self.preemptions_recompute + self.preemptions_swap
 
     def count_step(
-        self, holders: Iterable[Sequence], num_held: int, block_size: int, *, did_compute: bool
+        self, holders: Iterable[Sequence], num_held: int, block_size: int, num_shared_empty: int = 0
     ) -> None:
-        """Add a step after which these sequences hold num_held distinct blocks."""
-        self.steps += 1
-        if did_compute:  # one that only shows life says nothing about how full the blocks are
-            # Only private blocks are partly empty: shared ones are full.
-            empty = sum(
-                len(seq.block_ids) * block_size - seq.num_computed_tokens for seq in holders
-            )
-            self.live_slot_steps += num_held * block_size - empty
-            self.allocated_slot_steps += num_held * block_size
+        """Add a step that computed, after which these sequences hold num_held distinct blocks.
+
+        num_shared_empty: empty slots that several of them have in their tables, but for the first.
+        """
+        num_blocks = num_tokens = 0
+        for seq in holders:
+            num_blocks += len(seq.block_ids)
+            num_tokens += seq.num_computed_tokens
+        empty = num_blocks * block_size - num_tokens - num_shared_empty
+        self.live_slot_steps += num_held * block_size - empty
+        self.allocated_slot_steps += num_held * block_size
+        # Blocks that a copy still writes, or a reader still reads, are held and in no table.
+        self.shared_block_steps += max(num_blocks - num_held, 0)

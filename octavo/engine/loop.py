@@ -74,7 +74,7 @@ class EngineLoop:
 
     @asynccontextmanager
     async def lease(self, seq: Sequence) -> AsyncIterator[SequenceStream]:
-        """Run `seq`; its blocks are given back on exit, whatever happened.
+        """Run `seq` and the siblings it asks for; their blocks are given back on exit, whatever happened.
 
         Raises:
             ValueError: it can never run, or its id is in use.
@@ -84,7 +84,7 @@ class EngineLoop:
         self._engine.check(seq)
         if seq.seq_id in self._streams:
             raise ValueError(f"sequence {seq.seq_id} is in the engine already")
-        stream = self._streams[seq.seq_id] = SequenceStream()
+        stream = self._streams[seq.seq_id] = SequenceStream(seq.num_ends)
         self._inbox.put(partial(self._add, seq, stream))
         try:
             yield stream

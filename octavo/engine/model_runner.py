@@ -56,8 +56,11 @@ class ModelRunner:
         with self._cores.at_work():
             logits = self._model.forward(batch, self._kv)
             if plan.scored:
-                plan.prompt_scores = score_prompts(logits[len(plan.sampled) :], plan.scored)
-                logits = logits[: len(plan.sampled)]
+                num_rows = plan.num_sampled_rows
+                plan.prompt_scores = score_prompts(logits[num_rows:], plan.scored)
+                logits = logits[:num_rows]
+            if plan.siblings:
+                logits = torch.cat([logits, logits[plan.sibling_rows]])
             if plan.sampled:
                 return choose(logits, plan.sampled)
         if self._kv.is_cuda:

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from octavo.engine.sequence import Sequence, SequenceOutput, Status
+from octavo.engine.beam_state import Beam, BeamCandidates
+from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput, Status
 from octavo.token_logprobs import TokenLogprobs
 
 
@@ -39,8 +40,30 @@ class Outputs:
             tuple(seq.block_ids) if shows_blocks else (),
             seq.num_cached_tokens if is_first else None,
             logprobs=logprobs,
+            sample_index=seq.sample_index,
         )
         self._untold.append(output)
+
+    def tell_beam(self, seq: Sequence, index: int, beam: Beam) -> None:
+        """One of the best beams of a search that has ended."""
+        reason = FinishReason.STOP if beam.has_stopped else FinishReason.LENGTH
+        self._untold.append(
+            SequenceOutput(
+                seq.seq_id,
+                seq.num_computed_tokens,
+                beam.token_ids,
+                finish_reason=reason,
+                sample_index=index,
+                beam=beam,
+            )
+        )
+
+    def tell_candidates(self, seq: Sequence, candidates: BeamCandidates) -> None:
+        """The prompt is computed; another engine goes on with the search."""
+        self.tell(seq)
+        self._untold[-1] = replace(
+            self._untold[-1], finish_reason=FinishReason.LENGTH, candidates=candidates
+        )
 
     def tell_score(self, seq: Sequence, score: TokenLogprobs) -> None:
         """Prompt tokens' log-probabilities, each once, whatever is computed again later."""

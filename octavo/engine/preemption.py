@@ -13,18 +13,22 @@ from octavo.engine.arrivals import Arrivals
 from octavo.engine.block_pool import BlockPool, OutOfBlocks
 from octavo.engine.load import Counters
 from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.samples import Samples
 from octavo.engine.sequence import Sequence, Status
 from octavo.engine.step_plan import StepPlan
 from octavo.engine.swap_space import SwapSpace
 
 
 def choose_victims(running: Arrivals) -> list[Sequence]:
-    """The latest arrival of `running`: who is stopped together.
+    """The latest arrival of `running`: one sequence, or all samples of a request.
+
+    Samples go together: those left would hold the blocks that they share.
 
     Leased sequences are passed over: somebody may be reading their blocks, and they got every
     block they will ever need at admission. The caller is never leased, so one is always found.
     """
-    return [next(seq for seq in reversed(running) if not seq.is_leased)]
+    latest = next(seq for seq in reversed(running) if not seq.is_leased)
+    return running.samples(latest.arrival)
 
 
 class Preemption:
@@ -55,14 +59,6 @@ class Preemption:
         """Known tokens of the stopped whose KV is to be computed, but for what is cached."""
         return sum(seq.num_tokens - self._num_saved(seq) for seq in self.stopped)
 
-    def make_room(self, running: Arrivals) -> list[Sequence]:
-        """Stop the latest of the running and take its blocks; returns who was stopped."""
-        victims = choose_victims(running)
-        for seq in victims:
-            running.remove(seq)
-        self.stop(victims)
-        return victims
-
     def stop(self, victims: list[Sequence]) -> None:
         """Take the blocks of sequences that run no more, of all in the same way."""
         is_swapped = self._save(victims)
@@ -77,16 +73,19 @@ class Preemption:
         else:
             self._totals.preemptions_recompute += len(victims)
 
-    def resume(self, num_active: int, max_num_seqs: int) -> list[Sequence]:
+    def resume(self, samples: Samples, num_active: int, max_num_seqs: int) -> list[Sequence]:
         """Give the oldest its blocks back, and those saved with it; none of them if not all fit."""
         seq = self.stopped[0]
         saved = self._swap.find(seq) if self._swap is not None else None
         group = [seq] if saved is None else list(saved.group)
-        if num_active + len(group) > max_num_seqs:
+        if num_active + sum(each.num_rows for each in group) > max_num_seqs:
             return []
         if saved is not None:
             return self._restore(group, num_active)
-        if not self._admission.try_admit(seq, num_active):
+        if samples.is_prompt_under_way(seq):
+            return []
+        num_beside = samples.num_blocks_beside(seq, self.stopped)
+        if not self._admission.try_admit(seq, num_active, num_beside):
             return []
         self.stopped.remove(seq)
         return group

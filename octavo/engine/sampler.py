@@ -71,8 +71,7 @@ def _draw_rows(
 ) -> list[int]:
     """A token for each of some rows of logits, whose greatest logit is known."""
     uniforms = token_uniforms(
-        [seq.sampling.seed or 0 for seq in seqs],
-        [seq.sample_index for seq in seqs],
+        [seq.draw_seed for seq in seqs],
         [seq.num_tokens for seq in seqs],
     )
     ranges = [(s.temperature, s.top_p, s.min_p) for s in (seq.sampling for seq in seqs)]

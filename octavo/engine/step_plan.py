@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from octavo.engine.choice import PromptScore
-from octavo.engine.sequence import Sequence
+from octavo.engine.sequence import Sequence, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,17 @@ class Chunk:
 
 @dataclass(slots=True)
 class StepPlan:
-    """Rows of one step; `sampled` are the sequences whose newest known token is among them."""
+    """Rows of one step; `sampled` are the sequences whose newest known token is among them.
+
+    Behind them stand `siblings`: samples that get their first token of the same logits as the
+    sequence whose prompt they share.
+    """
 
     decodes: list[Sequence] = field(default_factory=list)  # one token each
     chunks: list[Chunk] = field(default_factory=list)
-    sampled: list[Sequence] = field(default_factory=list)  # decodes, then finishing chunks
+    sampled: list[Sequence] = field(default_factory=list)  # decodes, finishing chunks, siblings
+    siblings: list[Sequence] = field(default_factory=list)
+    sibling_rows: list[int] = field(default_factory=list)  # of each, an index into sampled
     scored: list[Chunk] = field(default_factory=list)  # those with prompt_rows
     prompt_scores: list[PromptScore] = field(default_factory=list)  # of scored, once executed
     seconds: float = 0.0  # that it took, once executed
@@ -36,6 +42,11 @@ class StepPlan:
         return len(self.decodes) + len(self.chunks)
 
     @property
+    def num_sampled_rows(self) -> int:
+        """Rows of logits that tokens are chosen of."""
+        return len(self.sampled) - len(self.siblings)
+
+    @property
     def num_prompt_rows(self) -> int:
         return sum(len(chunk.prompt_rows) for chunk in self.scored)
 
@@ -43,6 +54,18 @@ class StepPlan:
         self.chunks.append(chunk)
         if chunk.prompt_rows:
             self.scored.append(chunk)
+
+    def add_siblings(self, row: int, siblings: list[Sequence]) -> None:
+        """Sample these of the logits of sampled[row]; the plan is closed."""
+        self.siblings += siblings
+        self.sibling_rows += [row] * len(siblings)
+        self.sampled += siblings
+
+    def drop_preempted(self) -> int:
+        """Take out decode rows that lost their blocks; returns how many."""
+        num_planned = len(self.decodes)
+        self.decodes = [seq for seq in self.decodes if seq.status is Status.RUNNING]
+        return num_planned - len(self.decodes)
 
     def close(self) -> None:
         """Fix the order of the sampled sequences once every row is planned."""

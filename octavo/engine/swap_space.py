@@ -54,25 +54,25 @@ class SwapSpace:
         return self._saved.get(seq)
 
     def save(self, seqs: Ids[Sequence]) -> int:
-        """Copy out the computed blocks of all of them, each block once; returns how many.
+        """Copy out the computed blocks of all of them, each full block once; returns how many.
 
         Raises:
             OutOfBlocks: there is no room; nothing was copied.
         """
-        tables = [seq.computed_blocks(self._block_size) for seq in seqs]
-        block_ids = list(dict.fromkeys(chain.from_iterable(tables)))
-        host_ids = self.pool.allocate(len(block_ids))
+        tables = [self._places(seq) for seq in seqs]
+        places = list(dict.fromkeys(chain.from_iterable(tables)))
+        host_ids = self.pool.allocate(len(places))
         began = time.perf_counter()
-        self._store.save(block_ids, host_ids)
-        self._note(len(block_ids), began)
-        host_of = dict(zip(block_ids, host_ids, strict=True))
+        self._store.save([block_id for block_id, _ in places], host_ids)
+        self._note(len(places), began)
+        host_of = dict(zip(places, host_ids, strict=True))
         group = list(seqs)
         for seq, table in zip(seqs, tables, strict=True):
-            saved = Saved([host_of[block_id] for block_id in table], seq.num_computed_tokens, group)
+            saved = Saved([host_of[place] for place in table], seq.num_computed_tokens, group)
             self.pool.touch(saved.host_ids)
             self._saved[seq] = saved
         self.pool.free(host_ids)  # each has its owners now
-        return len(block_ids)
+        return len(places)
 
     def load(self, copies: dict[int, int]) -> None:
         """Copy host blocks into the blocks that they are mapped to."""
@@ -86,6 +86,14 @@ class SwapSpace:
         if saved is not None:
             saved.group.remove(seq)
             self.pool.free(saved.host_ids)
+
+    def _places(self, seq: Sequence) -> list[tuple[int, Sequence | None]]:
+        """Its computed blocks, each with its owner if it will be written again, else None."""
+        places: list[tuple[int, Sequence | None]]
+        places = [(block_id, None) for block_id in seq.computed_blocks(self._block_size)]
+        if seq.num_computed_tokens % self._block_size:
+            places[-1] = (places[-1][0], seq)
+        return places
 
     def _note(self, num_blocks: int, began: float) -> None:
         if self.cost is not None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence as Listed
 import numpy as np
 import torch
 
+from octavo.engine.beam_choice import choose_beams
 from octavo.engine.choice import Choice, PromptScore, ScoredToken
 from octavo.engine.errors import InvalidLogits, NoTokenLeft
 from octavo.engine.logit_rules import apply_rules
@@ -29,8 +30,9 @@ def choose(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[Choice]:
     special = [row for row, seq in enumerate(seqs) if not seq.is_plain]
     if not special:
         return [*sample(logits, seqs)]
-    ruled = [row for row in special if seqs[row].has_rules]
+    ruled = [row for row in special if seqs[row].has_rules and seqs[row].beams is None]
     chosen: list[Choice] = [*sample(logits, seqs, skipped=frozenset(ruled))]
+    choose_beams(logits, seqs, special, chosen)
     if ruled:
         _choose_by_rules(logits, seqs, ruled, chosen)
     asked = [row for row in special if seqs[row].sampling.logprobs is not None]

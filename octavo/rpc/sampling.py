@@ -1,12 +1,13 @@
 """SamplingParams to and from protobuf, for router and workers alike."""
 
+from typing import Literal
+
 from octavo.inference.v1 import inference_pb2
 from octavo.rpc.errors import InvalidRequest, Unsupported
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import BeamSearch, SamplingParams
 
 # Fields of later versions, with the values that change nothing and are therefore accepted.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "n": (1,),
     "json_schema": (),
     "regex": (),
     "ebnf_grammar": (),
@@ -24,9 +25,16 @@ _SCALARS = frozenset(
         "repetition_penalty",
         "seed",
         "ignore_eos",
+        "n",
+        "best_of",
     }
 )
 _LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"})
+_STOPPING: dict[inference_pb2.EarlyStopping, bool | Literal["never"]] = {
+    inference_pb2.EARLY_STOPPING_HEURISTIC: False,
+    inference_pb2.EARLY_STOPPING_FULL: True,
+    inference_pb2.EARLY_STOPPING_NEVER: "never",
+}
 _OUTPUT_SCALARS = ("include_stop_text", "skip_special_tokens", "logprobs", "prompt_logprobs")
 
 
@@ -48,6 +56,8 @@ def sampling_from_proto(
             values[name] = value
         elif name == "bad_words_ids":
             values[name] = [word.ids for word in value]
+        elif name == "beam_search":
+            values[name] = _beams_from_proto(value)
         elif value not in UNSUPPORTED[name]:
             raise Unsupported(f"sampling.{name}")
     if output is not None:
@@ -61,8 +71,30 @@ def sampling_from_proto(
         raise invalid_sampling(error) from error
 
 
+def _beams_from_proto(message: inference_pb2.BeamSearch) -> BeamSearch:
+    penalty = message.length_penalty if message.HasField("length_penalty") else 1.0
+    if message.early_stopping not in inference_pb2.EarlyStopping.values():
+        last = max(inference_pb2.EarlyStopping.values())
+        field = "sampling.beam_search.early_stopping"
+        raise InvalidRequest(field, f"{field} must be 0 to {last}, got {message.early_stopping}")
+    try:
+        return BeamSearch(message.width, penalty, _STOPPING.get(message.early_stopping, False))
+    except ValueError as error:
+        raise invalid_sampling(error) from error
+
+
+def beams_to_proto(beams: BeamSearch) -> inference_pb2.BeamSearch:
+    stopping = next(kind for kind, value in _STOPPING.items() if value == beams.early_stopping)
+    return inference_pb2.BeamSearch(
+        width=beams.width, length_penalty=beams.length_penalty, early_stopping=stopping
+    )
+
+
 def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
-    """Write every scalar, so that no default is left to the reader; texts stay behind."""
+    """Write every scalar, so that no default is left to the reader; texts stay behind.
+
+    best_of has become n: who samples does not choose.
+    """
     message = inference_pb2.SamplingParams(
         max_tokens=params.max_tokens,
         min_tokens=params.min_tokens,
@@ -77,21 +109,23 @@ def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
         ignore_eos=params.ignore_eos,
         stop_token_ids=params.stop_token_ids,
         allowed_token_ids=params.allowed_token_ids,
+        n=params.num_samples,
     )
     if params.logit_bias:
         message.logit_bias.update(params.logit_bias)
     for token_ids in params.bad_words_ids:
         message.bad_words_ids.add(ids=token_ids)
+    if params.beam_search is not None:
+        message.beam_search.CopyFrom(beams_to_proto(params.beam_search))
     return message
 
 
 def output_to_proto(params: SamplingParams) -> inference_pb2.OutputOptions | None:
     """What a worker has to know of the output options; None if that is nothing."""
-    if params.logprobs is None and params.prompt_logprobs is None:
+    logprobs = params.computed_logprobs
+    if logprobs is None and params.prompt_logprobs is None:
         return None
-    return inference_pb2.OutputOptions(
-        logprobs=params.logprobs, prompt_logprobs=params.prompt_logprobs
-    )
+    return inference_pb2.OutputOptions(logprobs=logprobs, prompt_logprobs=params.prompt_logprobs)
 
 
 def invalid_sampling(error: ValueError) -> InvalidRequest:

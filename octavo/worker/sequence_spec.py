@@ -53,7 +53,7 @@ def read_sequence(message: worker_pb2.SequenceSpec, limits: InputLimits) -> Sequ
             f"sequence.group_key must have {GROUP_KEY_BYTES} bytes, got {len(message.group_key)}",
         )
     sampling = sampling_from_proto(message.sampling, message.output)
-    if sampling.seed is None:
+    if sampling.seed is None and sampling.beam_search is None:
         raise InvalidRequest("sequence.sampling.seed", "sequence.sampling.seed must be set")
     try:
         sampling.check_vocabulary(limits.vocab_size, limits.eos_token_ids)
@@ -88,6 +88,8 @@ def _check(spec: SequenceSpec, limits: InputLimits) -> None:
                 f"{len(spec.output_token_ids)} output tokens are given, "
                 f"max_tokens is {sampling.max_tokens}"
             )
+        if spec.output_token_ids and sampling.num_rows > 1:
+            raise ValueError("samples of an earlier attempt go on alone, beams start again")
         check_prompt(spec.token_ids, limits.vocab_size, limits.max_prompt_context_tokens)
     except ValueError as error:
         raise InvalidRequest(field, f"{field}: {error}") from error

@@ -2,23 +2,28 @@
 
 from collections import Counter
 from collections.abc import Sequence as Ids
+from itertools import chain
+
+import torch
 
 from octavo.block_key import block_key
+from octavo.engine.beam_choice import choose_beams
 from octavo.engine.block_pool import BlockPool
-from octavo.engine.errors import InvalidLogits
+from octavo.engine.choice import Choice
 from octavo.engine.limits import Limits
 from octavo.engine.prefix_cache import KeyFunction, PrefixCache
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
 from octavo.engine.step_plan import StepPlan
 from octavo.engine.swap_space import SwapSpace
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import BeamSearch, SamplingParams
 
 GROUP = b"g" * 32
 
 
 class CountingRunner:
-    """Stands in for the model: the next token is the number of tokens known so far.
+    """Stands in for the model: the next token is the number of tokens known so far, plus 1000 for
+    each sample before its own; beams see random logits of four tokens.
 
     In place of KV each slot gets the tokens it would be computed from; every row then checks that
     its whole table holds what attention over it would need.
@@ -26,11 +31,13 @@ class CountingRunner:
 
     def __init__(self, block_size: int = 4) -> None:
         self.num_rows = 0
+        self.copies: list[tuple[int, int]] = []
         self._block_size = block_size
+        self._random = torch.Generator().manual_seed(0)
         self._slots: dict[tuple[int, int], tuple[int, ...]] = {}
         self._host: dict[int, dict[int, tuple[int, ...]]] = {}  # by host block, by offset
 
-    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
+    def execute(self, plan: StepPlan) -> list[Choice]:
         self.num_rows += plan.num_tokens
         rows = planned_rows(plan)
         for seq, num_tokens in rows:
@@ -40,7 +47,17 @@ class CountingRunner:
             for position in range(seq.num_computed_tokens + num_tokens):
                 slot = seq.block_ids[position // self._block_size], position % self._block_size
                 assert self._slots[slot] == tuple(seq.token_ids[: position + 1])
-        return [seq.num_tokens for seq in plan.sampled]
+        choices: list[Choice] = [seq.num_tokens + 1000 * seq.sample_index for seq in plan.sampled]
+        if any(seq.beams is not None for seq in plan.sampled):
+            logits = torch.randn(len(plan.sampled), 4, generator=self._random)
+            choose_beams(logits, plan.sampled, range(len(plan.sampled)), choices)
+        return choices
+
+    def copy_block(self, source: int, target: int) -> None:
+        self.copies.append((source, target))
+        for offset in range(self._block_size):
+            if (source, offset) in self._slots:
+                self._slots[target, offset] = self._slots[source, offset]
 
     def fill(self, block_ids: list[int], token_ids: list[int], positions: range) -> None:
         """Write what KV at these positions is computed from."""
@@ -83,12 +100,20 @@ def make_scheduler(
     return Scheduler(pool, PrefixCache(pool, block_size, key_function), limits, swap=swap)
 
 
-def make_sequence(seq_id: str, prompt: list[int], max_tokens: int = 4, **fields: bool) -> Sequence:
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+def make_sequence(
+    seq_id: str,
+    prompt: list[int],
+    max_tokens: int = 4,
+    n: int = 1,
+    beams: BeamSearch | None = None,
+    **fields: bool,
+) -> Sequence:
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, n=n, beam_search=beams)
     return Sequence(seq_id, list(prompt), len(prompt), sampling, GROUP, **fields)
 
 
 def step(scheduler: Scheduler, runner: CountingRunner) -> list[SequenceOutput]:
+    scheduler.copy_block = runner.copy_block
     plan = scheduler.schedule()
     check_plan(scheduler, plan)
     outputs = scheduler.commit(plan, runner.execute(plan))
@@ -128,7 +153,7 @@ def check_blocks(scheduler: Scheduler) -> None:
     counts = pool.counts
     assert counts.free + counts.cached + counts.held == counts.total
     owners: Counter[int] = Counter()
-    for seq in scheduler._sequences.values():
+    for seq in chain.from_iterable(scheduler._sequences.values()):
         assert len(set(seq.block_ids)) == len(seq.block_ids)
         owners.update(seq.block_ids)
         owners.update(seq.retired_block_ids)
@@ -150,7 +175,7 @@ def check_host_blocks(scheduler: Scheduler) -> None:
     assert swap.pool.counts.free + swap.pool.counts.held == swap.pool.num_total
     owners: Counter[int] = Counter()
     for seq, saved in swap._saved.items():
-        assert scheduler._sequences[seq.seq_id] is seq
+        assert any(seq is known for known in scheduler._sequences[seq.seq_id])
         assert seq.status is Status.PREEMPTED
         assert seq in saved.group and set(saved.group) <= set(scheduler._preemption.stopped)
         block_size = scheduler.limits.block_size

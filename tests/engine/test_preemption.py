@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Ids
 
 import pytest
+import torch
 
 from engine.counting import (
     CountingRunner,
@@ -21,6 +22,7 @@ from octavo.engine.prefix_cache import KeyFunction
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, Status
 from octavo.engine.swap_space import SwapSpace
+from octavo.sampling_params import BeamSearch
 
 
 @pytest.mark.parametrize("num_host_blocks", [0, 2, 8])
@@ -115,6 +117,25 @@ def test_random_traffic_over_a_tiny_pool_always_ends(policy: str, seed: int) -> 
     assert (traffic.scheduler.prefix_cache.num_collisions > 0) == has_weak_keys
 
 
+@pytest.mark.slow
+def test_ten_thousand_random_requests() -> None:
+    """pytest -m slow tests/engine/test_preemption.py"""
+    num_requests = num_finished = seed = 0
+    while num_requests < 10_000:
+        traffic = Traffic(random.Random(f"many/{seed}"), weak_key if seed % 2 else None)
+        for _ in range(2000):
+            traffic.act()
+            step(traffic.scheduler, traffic.runner)
+            traffic.observe()
+        traffic.drain()
+        assert traffic.scheduler.pool.num_held == 0
+        assert traffic.scheduler._sequences == {} and traffic.scheduler.num_active == 0
+        num_requests += traffic.scheduler.totals.requests
+        num_finished += traffic.num_finished
+        seed += 1
+    print(f"{num_requests} requests over {seed} pools, {num_finished} ran to their end")
+
+
 def weak_key(group: bytes, parent: BlockKey, token_ids: Ids[int]) -> BlockKey:
     """2 bits (C05): nearly every block collides, and CountingRunner sees every wrong hit."""
     return BlockKey(bytes([block_key(group, parent, token_ids)[0] % 4]))
@@ -169,6 +190,8 @@ class Traffic:
                 self._join(seq)
             if rng.random() < 0.01:
                 self._release(seq.seq_id)
+            elif seq.sampling.n > 1 and seq.beams is None and rng.random() < 0.03:
+                self._stop(seq.seq_id)
         for seq_id in sorted(self._copying):
             if rng.random() < 0.3:
                 self._end_pull(seq_id)
@@ -179,8 +202,9 @@ class Traffic:
             if seq.status is Status.FILLING and seq.seq_id not in self._pulled:
                 self._pulled.add(seq.seq_id)
                 self._copying.add(seq.seq_id)
-            if seq.is_finished:
-                assert seq.num_output_tokens == seq.sampling.max_tokens
+            if self._has_ended(seq):
+                if seq.is_finished:  # else its first sample was stopped, or it is a beam
+                    assert seq.num_output_tokens == seq.sampling.max_tokens
                 self.num_finished += 1
                 if not seq.is_leased or self._rng.random() < 0.3:
                     self._release(seq.seq_id)
@@ -192,7 +216,7 @@ class Traffic:
             for seq in list(self._seqs.values()):
                 if seq.status is Status.FILLING:
                     self._join(seq)
-                if seq.is_finished:
+                if seq.is_leased and self._has_ended(seq):
                     self._release(seq.seq_id)
             for seq_id in list(self._copying):
                 self._end_pull(seq_id)
@@ -202,6 +226,10 @@ class Traffic:
             self._end_pull(seq_id)
         assert not self._seqs, f"stuck: {self.scheduler.load()}"
 
+    def _has_ended(self, seq: Sequence) -> bool:
+        is_leased = seq.is_leased and seq.status is Status.FINISHED
+        return is_leased or seq.seq_id not in self.scheduler._sequences
+
     def _add(self, seq_id: str) -> None:
         rng = self._rng
         capacity = self.scheduler.limits.max_model_len
@@ -209,16 +237,36 @@ class Traffic:
         max_tokens = rng.randrange(1, min(24, capacity - length + 1))
         kind = rng.choice(["plain", "plain", "pulled", "leased"])
         prompt = [rng.randrange(2) for _ in range(length)]
-        seq = make_sequence(
-            seq_id, prompt, max_tokens, is_pulled=kind == "pulled", is_leased=kind == "leased"
-        )
+        fields = {"is_pulled": kind == "pulled", "is_leased": kind == "leased"}
+        n = rng.randrange(1, 5) if rng.random() < 0.5 else 1
+        beams = BeamSearch(n, rng.choice((0.0, 1.0))) if n > 1 and rng.random() < 0.4 else None
+        if kind == "leased" and n > 1:
+            max_tokens = 1  # as prefill workers ask for: samples and beams go on elsewhere
+        seq = make_sequence(seq_id, prompt, max_tokens, n, beams, **fields)
+        try:
+            self.scheduler.check(seq)
+        except ValueError:  # so many rows do not fit
+            seq = make_sequence(seq_id, prompt, max_tokens, **fields)
         self._seqs[seq_id] = seq
         self.scheduler.add(seq)
 
     def _join(self, seq: Sequence) -> None:
         arriving = range(seq.num_computed_tokens, seq.num_tokens)
         self.runner.fill(seq.block_ids, seq.token_ids, arriving)
-        self.scheduler.join(seq.seq_id, seq.num_tokens)
+        if seq.beams is not None:
+            candidates = seq.beams.candidates(torch.randn(1, 4))
+            self.scheduler.join(seq.seq_id, candidates)
+            return
+        first = [seq.num_tokens + 1000 * index for index in range(seq.sampling.n)]
+        self.scheduler.join(seq.seq_id, *first)
+
+    def _stop(self, seq_id: str) -> None:
+        """A stop string ended one of the samples, the first one perhaps."""
+        lead = self._seqs[seq_id]
+        sample = self._rng.randrange(lead.sampling.n)
+        self.scheduler.stop(seq_id, {sample})
+        if seq_id not in self.scheduler._sequences:
+            del self._seqs[seq_id]
 
     def _end_pull(self, seq_id: str) -> None:
         self._copying.discard(seq_id)

@@ -17,6 +17,7 @@ from engine.counting import (
 from engine.tiny import make_sequence as real_sequence
 from engine.tiny import tiny_engine
 from octavo.engine.admission import Admission
+from octavo.engine.arrivals import Arrivals
 from octavo.engine.block_pool import BlockPool, OutOfBlocks
 from octavo.engine.host_blocks import HostBlocks
 from octavo.engine.kv_cache import KVCache, KVLayout
@@ -24,6 +25,7 @@ from octavo.engine.load import Counters
 from octavo.engine.preemption import Preemption
 from octavo.engine.preemption_cost import PreemptionCost
 from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.samples import Samples
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, Status
 from octavo.engine.step_plan import Chunk, StepPlan
@@ -114,7 +116,8 @@ def test_a_prompt_is_swapped_in_the_middle() -> None:
     scheduler.add(long)
     step(scheduler, runner)
     assert (long.num_computed_tokens, long.status) == (4, Status.RUNNING)
-    assert scheduler._preemption.make_room(scheduler._running) == [long]
+    scheduler._preempt()
+    assert long.status is Status.PREEMPTED
     assert swap.pool.num_held == 1
     assert scheduler.load().waiting_prefill_tokens == 14
     check_blocks(scheduler)
@@ -134,6 +137,7 @@ class Group:
         self.totals = Counters()
         admission = Admission(self.pool, cache, 4)
         self.preemption = Preemption(self.pool, cache, admission, self.totals, self.swap)
+        self.samples = Samples(self.pool, 4, {}, Arrivals())
         shared = self.pool.allocate(4)
         self.pool.touch(shared)
         prompt = list(range(16))
@@ -160,7 +164,7 @@ def test_a_group_is_saved_once_where_it_shares_and_shares_again() -> None:
     assert group.pool.num_held == 0
     assert (group.swap.pool.num_held, group.totals.blocks_swapped_out) == (6, 6)
     group.runner._slots.clear()
-    assert group.preemption.resume(0, 8) == group.seqs
+    assert group.preemption.resume(group.samples, 0, 8) == group.seqs
     assert [group.contents(seq) for seq in group.seqs] == before
     first, second = (seq.block_ids for seq in group.seqs)
     assert first[:4] == second[:4] and first[4] != second[4]
@@ -174,19 +178,23 @@ def test_a_group_comes_back_as_a_whole_or_not_at_all() -> None:
     group = Group(num_blocks=8, num_host_blocks=6)
     group.preemption.stop(group.seqs)
     others = group.pool.allocate(3)  # 5 are left, and it needs 6
-    assert group.preemption.resume(0, 8) == []
+    assert group.preemption.resume(group.samples, 0, 8) == []
     assert (group.pool.num_held, group.swap.pool.num_held) == (3, 6)
     group.pool.free(others)
-    assert group.preemption.resume(0, 1) == []  # there is room for one sequence in a step
-    assert group.preemption.resume(3, 8) == []  # three others shall have a block each
-    assert group.preemption.resume(2, 8) == group.seqs
+    assert (
+        group.preemption.resume(group.samples, 0, 1) == []
+    )  # there is room for one sequence in a step
+    assert (
+        group.preemption.resume(group.samples, 3, 8) == []
+    )  # three others shall have a block each
+    assert group.preemption.resume(group.samples, 2, 8) == group.seqs
 
 
 def test_a_group_without_room_on_the_host_is_computed_again_one_by_one() -> None:
     group = Group(num_blocks=8, num_host_blocks=5)
     group.preemption.stop(group.seqs)
     assert (group.swap.pool.num_held, group.totals.preemptions_recompute) == (0, 2)
-    assert group.preemption.resume(0, 8) == [group.seqs[0]]
+    assert group.preemption.resume(group.samples, 0, 8) == [group.seqs[0]]
     assert group.seqs[0].num_computed_tokens == 0
 
 
@@ -196,7 +204,7 @@ def test_a_member_that_is_cancelled_leaves_the_others_what_they_share() -> None:
     group.preemption.stop(group.seqs)
     group.preemption.release(group.seqs[0])
     assert group.swap.pool.num_held == 5
-    assert group.preemption.resume(0, 8) == [group.seqs[1]]
+    assert group.preemption.resume(group.samples, 0, 8) == [group.seqs[1]]
     assert group.contents(group.seqs[1]) == expected
     assert group.swap.pool.num_held == 0
 

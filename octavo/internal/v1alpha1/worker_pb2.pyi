@@ -92,18 +92,30 @@ class KvHandle(_message.Message):
     def __init__(self, prefill: _Optional[_Union[WorkerRef, _Mapping]] = ...) -> None: ...
 
 class TokenDelta(_message.Message):
-    __slots__ = ("sample", "first_index", "token_ids", "finish_reason", "logprobs")
+    __slots__ = ("sample", "first_index", "token_ids", "finish_reason", "logprobs", "cumulative_logprob", "score")
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     sample: int
     first_index: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: _inference_pb2.FinishReason
     logprobs: _inference_pb2.TokenLogprobs
-    def __init__(self, sample: _Optional[int] = ..., first_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Union[_inference_pb2.TokenLogprobs, _Mapping]] = ...) -> None: ...
+    cumulative_logprob: float
+    score: float
+    def __init__(self, sample: _Optional[int] = ..., first_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Union[_inference_pb2.TokenLogprobs, _Mapping]] = ..., cumulative_logprob: _Optional[float] = ..., score: _Optional[float] = ...) -> None: ...
+
+class BeamCandidates(_message.Message):
+    __slots__ = ("token_ids", "scores")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
     __slots__ = ("first_index", "logprobs")
@@ -319,10 +331,12 @@ class PullKvResponse(_message.Message):
         payload: bytes
         def __init__(self, chunk: _Optional[int] = ..., first_block: _Optional[int] = ..., digests: _Optional[_Iterable[int]] = ..., segment_offset: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
     class Completed(_message.Message):
-        __slots__ = ("token",)
-        TOKEN_FIELD_NUMBER: _ClassVar[int]
-        token: TokenDelta
-        def __init__(self, token: _Optional[_Union[TokenDelta, _Mapping]] = ...) -> None: ...
+        __slots__ = ("tokens", "candidates")
+        TOKENS_FIELD_NUMBER: _ClassVar[int]
+        CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+        tokens: _containers.RepeatedCompositeFieldContainer[TokenDelta]
+        candidates: BeamCandidates
+        def __init__(self, tokens: _Optional[_Iterable[_Union[TokenDelta, _Mapping]]] = ..., candidates: _Optional[_Union[BeamCandidates, _Mapping]] = ...) -> None: ...
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     chunk: PullKvResponse.Chunk
@@ -347,7 +361,7 @@ class GetWorkerResponse(_message.Message):
         held: int
         def __init__(self, total: _Optional[int] = ..., free: _Optional[int] = ..., cached: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
     class Counters(_message.Message):
-        __slots__ = ("requests", "prompt_tokens_computed", "prompt_tokens_cached", "tokens_generated", "blocks_cached", "blocks_transferred", "bytes_transferred", "preemptions", "steps", "key_collisions", "digest_mismatches", "live_slot_steps", "allocated_slot_steps", "preemptions_recompute", "preemptions_swap", "blocks_swapped_out", "blocks_swapped_in")
+        __slots__ = ("requests", "prompt_tokens_computed", "prompt_tokens_cached", "tokens_generated", "blocks_cached", "blocks_transferred", "bytes_transferred", "preemptions", "steps", "key_collisions", "digest_mismatches", "live_slot_steps", "allocated_slot_steps", "preemptions_recompute", "preemptions_swap", "blocks_swapped_out", "blocks_swapped_in", "shared_block_steps")
         REQUESTS_FIELD_NUMBER: _ClassVar[int]
         PROMPT_TOKENS_COMPUTED_FIELD_NUMBER: _ClassVar[int]
         PROMPT_TOKENS_CACHED_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +379,7 @@ class GetWorkerResponse(_message.Message):
         PREEMPTIONS_SWAP_FIELD_NUMBER: _ClassVar[int]
         BLOCKS_SWAPPED_OUT_FIELD_NUMBER: _ClassVar[int]
         BLOCKS_SWAPPED_IN_FIELD_NUMBER: _ClassVar[int]
+        SHARED_BLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
         requests: int
         prompt_tokens_computed: int
         prompt_tokens_cached: int
@@ -382,7 +397,8 @@ class GetWorkerResponse(_message.Message):
         preemptions_swap: int
         blocks_swapped_out: int
         blocks_swapped_in: int
-        def __init__(self, requests: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_transferred: _Optional[int] = ..., bytes_transferred: _Optional[int] = ..., preemptions: _Optional[int] = ..., steps: _Optional[int] = ..., key_collisions: _Optional[int] = ..., digest_mismatches: _Optional[int] = ..., live_slot_steps: _Optional[int] = ..., allocated_slot_steps: _Optional[int] = ..., preemptions_recompute: _Optional[int] = ..., preemptions_swap: _Optional[int] = ..., blocks_swapped_out: _Optional[int] = ..., blocks_swapped_in: _Optional[int] = ...) -> None: ...
+        shared_block_steps: int
+        def __init__(self, requests: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_transferred: _Optional[int] = ..., bytes_transferred: _Optional[int] = ..., preemptions: _Optional[int] = ..., steps: _Optional[int] = ..., key_collisions: _Optional[int] = ..., digest_mismatches: _Optional[int] = ..., live_slot_steps: _Optional[int] = ..., allocated_slot_steps: _Optional[int] = ..., preemptions_recompute: _Optional[int] = ..., preemptions_swap: _Optional[int] = ..., blocks_swapped_out: _Optional[int] = ..., blocks_swapped_in: _Optional[int] = ..., shared_block_steps: _Optional[int] = ...) -> None: ...
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
