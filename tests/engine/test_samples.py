@@ -74,13 +74,14 @@ def test_samples_that_say_the_same_end_as_one_set_of_blocks() -> None:
             assert len(heads) == 1
 
 
-def test_a_pulled_prompt_is_reserved_once_and_forks_when_it_joins() -> None:
+@pytest.mark.parametrize("length", [6, 8])  # with 8 it holds a third block, for its first token
+def test_a_pulled_prompt_is_reserved_once_and_forks_when_it_joins(length: int) -> None:
     scheduler, runner = make_scheduler(16), CountingRunner()
-    seq = make_sequence("a", list(range(6)), max_tokens=5, n=3, is_pulled=True)
+    seq = make_sequence("a", list(range(length)), max_tokens=5, n=3, is_pulled=True)
     scheduler.add(seq)
     (reserved,) = step(scheduler, runner)
-    assert len(reserved.block_ids) == 2
-    runner.fill(seq.block_ids, seq.token_ids, range(6))
+    assert len(reserved.block_ids) == length // 4 + 1
+    runner.fill(seq.block_ids, seq.token_ids, range(length))
     scheduler.end_pull("a")
     scheduler.join("a", 50, 51, 52)
     outputs = step(scheduler, runner)
