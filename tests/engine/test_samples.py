@@ -1,8 +1,13 @@
 """Samples of one request: one prompt, shared blocks, and a copy of what two would write to."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from checkpoints import tiny_llama
 from engine.counting import (
+    GROUP,
     CountingRunner,
     check_blocks,
     make_scheduler,
@@ -10,9 +15,12 @@ from engine.counting import (
     run_to_end,
     step,
 )
+from engine.tiny import tiny_engine
 from octavo.engine.errors import InvalidLogits
+from octavo.engine.philox import sample_seed
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import FinishReason, Sequence
+from octavo.sampling_params import SamplingParams
 
 
 def samples_of(scheduler: Scheduler, seq_id: str) -> list[Sequence]:
@@ -203,3 +211,21 @@ def test_what_sharing_saves_is_counted() -> None:
     step(scheduler, runner)
     assert scheduler.totals.shared_block_steps == 2 * 2 + 2
     assert scheduler.totals.live_slot_steps == 6 + 4 + 3 * 3
+
+
+def test_a_sample_goes_on_alone_from_the_tokens_of_an_earlier_attempt(tmp_path: Path) -> None:
+    engine = tiny_engine(tiny_llama(tmp_path / "m"), dtype="float32")
+    sampling = SamplingParams(seed=2**64 - 1, temperature=1.5, max_tokens=20, ignore_eos=True, n=3)
+    engine.scheduler.add(Sequence("all", [5] * 20, 20, sampling, GROUP))
+    told: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    while engine.scheduler.has_work:
+        for output in engine.step():
+            told[output.sample_index] += output.token_ids
+    assert len({tuple(tokens) for tokens in told.values()}) == 3
+    for index, tokens in told.items():
+        alone = replace(sampling, n=1, seed=sample_seed(2**64 - 1, index))
+        seq = Sequence(f"{index}", [5] * 20 + tokens[:7], 20, alone, GROUP)
+        engine.scheduler.add(seq)
+        while engine.scheduler.has_work:
+            engine.step()
+        assert seq.output_token_ids == tokens
