@@ -82,9 +82,11 @@ class Samples:
         """
         self.forget(lead)
         lead.num_siblings = 0
+        # Not the block that a pulled sequence holds for its first token.
+        shared = lead.block_ids[: -(-lead.num_tokens // self._block_size)]
         for sibling in siblings:
-            self._pool.touch(lead.block_ids)
-            sibling.add_blocks(list(lead.block_ids))
+            self._pool.touch(shared)
+            sibling.add_blocks(list(shared))
             sibling.num_registered_blocks = lead.num_registered_blocks
             self._running.add(sibling)
         self._sequences[lead.seq_id] += siblings
@@ -123,8 +125,14 @@ class Samples:
 
     def move(self, beams: list[Sequence], moves: list[tuple[int, int]]) -> None:
         """Let each beam go on from the beam and with the token that its move names."""
+        num_written = -(-beams[0].num_computed_tokens // self._block_size)
         before = [
-            (beam.token_ids, beam.block_keys, beam.num_registered_blocks, beam.block_ids)
+            (
+                beam.token_ids,
+                beam.block_keys,
+                beam.num_registered_blocks,
+                beam.block_ids[:num_written],
+            )
             for beam in beams
         ]
         for parent, _ in moves:

@@ -88,6 +88,12 @@ async def test_generate_sends_its_options(service: ScriptedService) -> None:
     assert (sampling.top_p, round(sampling.min_p, 6)) == (0.5, 0.1)
 
 
+async def test_several_answers_are_printed_under_their_numbers(service: ScriptedService) -> None:
+    code, out, err = await run("hi", "--address", service.address, "-n", "2")
+    assert (code, out) == (0, f"[0] {ANSWER}\n[1] {ANSWER}\n"), err
+    assert service.requests[0].sampling.n == 2
+
+
 async def test_generate_offers_tools_and_prints_calls(
     service: ScriptedService, tmp_path: Path
 ) -> None:

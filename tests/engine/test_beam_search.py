@@ -65,7 +65,7 @@ def take(found: Found, output: SequenceOutput) -> None:
 
 def check(found: Found, expected: Found) -> None:
     assert [tokens for tokens, _ in found] == [tokens for tokens, _ in expected]
-    assert [score for _, score in found] == pytest.approx([s for _, s in expected], abs=2e-5)
+    assert [score for _, score in found] == pytest.approx([s for _, s in expected], rel=1e-5)
 
 
 @pytest.mark.parametrize("ends", ENDS)

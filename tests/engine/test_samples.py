@@ -1,8 +1,13 @@
 """Samples of one request: one prompt, shared blocks, and a copy of what two would write to."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from checkpoints import tiny_llama
 from engine.counting import (
+    GROUP,
     CountingRunner,
     check_blocks,
     make_scheduler,
@@ -10,9 +15,12 @@ from engine.counting import (
     run_to_end,
     step,
 )
+from engine.tiny import tiny_engine
 from octavo.engine.errors import InvalidLogits
+from octavo.engine.philox import sample_seed
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import FinishReason, Sequence
+from octavo.sampling_params import SamplingParams
 
 
 def samples_of(scheduler: Scheduler, seq_id: str) -> list[Sequence]:
@@ -74,13 +82,14 @@ def test_samples_that_say_the_same_end_as_one_set_of_blocks() -> None:
             assert len(heads) == 1
 
 
-def test_a_pulled_prompt_is_reserved_once_and_forks_when_it_joins() -> None:
+@pytest.mark.parametrize("length", [6, 8])  # with 8 it holds a third block, for its first token
+def test_a_pulled_prompt_is_reserved_once_and_forks_when_it_joins(length: int) -> None:
     scheduler, runner = make_scheduler(16), CountingRunner()
-    seq = make_sequence("a", list(range(6)), max_tokens=5, n=3, is_pulled=True)
+    seq = make_sequence("a", list(range(length)), max_tokens=5, n=3, is_pulled=True)
     scheduler.add(seq)
     (reserved,) = step(scheduler, runner)
-    assert len(reserved.block_ids) == 2
-    runner.fill(seq.block_ids, seq.token_ids, range(6))
+    assert len(reserved.block_ids) == length // 4 + 1
+    runner.fill(seq.block_ids, seq.token_ids, range(length))
     scheduler.end_pull("a")
     scheduler.join("a", 50, 51, 52)
     outputs = step(scheduler, runner)
@@ -205,3 +214,21 @@ def test_what_sharing_saves_is_counted() -> None:
     step(scheduler, runner)
     assert scheduler.totals.shared_block_steps == 2 * 2 + 2
     assert scheduler.totals.live_slot_steps == 6 + 4 + 3 * 3
+
+
+def test_a_sample_goes_on_alone_from_the_tokens_of_an_earlier_attempt(tmp_path: Path) -> None:
+    engine = tiny_engine(tiny_llama(tmp_path / "m"), dtype="float32")
+    sampling = SamplingParams(seed=2**64 - 1, temperature=1.5, max_tokens=20, ignore_eos=True, n=3)
+    engine.scheduler.add(Sequence("all", [5] * 20, 20, sampling, GROUP))
+    told: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    while engine.scheduler.has_work:
+        for output in engine.step():
+            told[output.sample_index] += output.token_ids
+    assert len({tuple(tokens) for tokens in told.values()}) == 3
+    for index, tokens in told.items():
+        alone = replace(sampling, n=1, seed=sample_seed(2**64 - 1, index))
+        seq = Sequence(f"{index}", [5] * 20 + tokens[:7], 20, alone, GROUP)
+        engine.scheduler.add(seq)
+        while engine.scheduler.has_work:
+            engine.step()
+        assert seq.output_token_ids == tokens
