@@ -201,7 +201,7 @@ class LLM:
                 task = progress.add_task("prompts", total=len(requests))
                 while active:
                     for output in self.engine.step():
-                        if active[output.seq_id].take(output):
+                        if output.seq_id in active and active[output.seq_id].take(output):
                             del active[output.seq_id]
                             scheduler.release(output.seq_id)
                             progress.advance(task)

@@ -59,6 +59,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_lookup: bool | None = None  # None: where it pays
 
     def __post_init__(self) -> None:
         self._freeze()

@@ -35,6 +35,9 @@ def generate(
     bad_word: Annotated[list[str] | None, typer.Option(help="Shall not come; repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Ends the output; repeatable.")] = None,
+    prompt_lookup: Annotated[
+        bool | None, typer.Option(help="Guess tokens from the text so far; default: if it pays.")
+    ] = None,
     chat: Annotated[
         bool, typer.Option("--chat/--raw", help="As a chat message, or as text to go on from.")
     ] = True,
@@ -60,6 +63,7 @@ def generate(
         "bad_words": bad_word or None,
         "seed": seed,
         "stop": stop or None,
+        "prompt_lookup": prompt_lookup,
         "tools": read_tools(tools) if tools else None,
     }
     fields = RequestFields(**{k: v for k, v in given.items() if v is not None})  # type: ignore[typeddict-item]

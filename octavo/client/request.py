@@ -36,6 +36,7 @@ class SamplingFields(TypedDict, total=False):
     skip_special_tokens: bool
     logprobs: int | None
     prompt_logprobs: int | None
+    prompt_lookup: bool | None
 
 
 class RequestFields(SamplingFields, ChatFields, total=False):

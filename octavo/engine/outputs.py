@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
-from octavo.token_logprobs import TokenLogprobs
+from octavo.token_logprobs import TokenLogprobs, joined
 
 
 class Outputs:
@@ -42,6 +42,20 @@ class Outputs:
         )
         self._untold.append(output)
 
+    def join(self) -> None:
+        """Make one output of all that each sequence was told of new tokens."""
+        untold: list[SequenceOutput] = []
+        with_tokens: dict[str, SequenceOutput] = {}
+        for output in self._untold:
+            earlier = with_tokens.get(output.seq_id)
+            if output.token_ids and earlier is not None:
+                _extend(earlier, output)
+                continue
+            untold.append(output)
+            if output.token_ids:
+                with_tokens[output.seq_id] = output
+        self._untold = untold
+
     def tell_score(self, seq: Sequence, score: TokenLogprobs) -> None:
         """Prompt tokens' log-probabilities, each once, whatever is computed again later."""
         first = seq.num_scored_rows + 1
@@ -54,3 +68,12 @@ class Outputs:
     def tell_error(self, seq: Sequence, error: Exception) -> None:
         """The sequence ended because of this."""
         self._untold.append(SequenceOutput(seq.seq_id, seq.num_computed_tokens, error=error))
+
+
+def _extend(output: SequenceOutput, later: SequenceOutput) -> None:
+    """Add the tokens that came next."""
+    output.token_ids += later.token_ids
+    output.num_computed_tokens = later.num_computed_tokens
+    output.finish_reason, output.block_ids = later.finish_reason, later.block_ids
+    if output.logprobs is not None and later.logprobs is not None:
+        output.logprobs = joined([output.logprobs, later.logprobs])

@@ -5,7 +5,8 @@
                      preempted <--out of blocks--+     release, at any point, gives all back
 
 There is no prefill or decode phase: a sequence has known tokens and computed tokens, and a step
-computes some of the difference. One token behind is a decode row, more is a chunk.
+computes some of the difference. One token behind is a decode row, more is a chunk; what a step has
+room for besides are drafts, rows of tokens that are only guessed (draft_row.py).
 """
 
 from collections.abc import Sequence as Listed
@@ -16,15 +17,16 @@ from octavo.engine.admission import Admission
 from octavo.engine.arrivals import Arrivals
 from octavo.engine.block_pool import BlockPool, OutOfBlocks
 from octavo.engine.choice import Choice, PromptScore, ScoredToken
+from octavo.engine.draft_planner import DraftPlanner
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.limits import Limits
 from octavo.engine.load import Counters, Load
 from octavo.engine.outputs import Outputs
 from octavo.engine.preemption import choose_victim, recompute
 from octavo.engine.prefix_cache import PrefixCache
-from octavo.engine.prompt_rows import plan_scored_rows
+from octavo.engine.prompt_rows import plan_rows
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
-from octavo.engine.step_plan import Chunk, StepPlan
+from octavo.engine.step_plan import StepPlan
 from octavo.engine.waiting_queue import WaitingQueue
 from octavo.token_logprobs import TokenLogprobs
 
@@ -38,12 +40,14 @@ class Scheduler:
         prefix_cache: PrefixCache,
         limits: Limits,
         model_fingerprint: str = "",
+        drafts: DraftPlanner | None = None,
     ) -> None:
         self.pool = pool
         self.prefix_cache = prefix_cache
         self.limits = limits
         self.totals = Counters()
         self._model_fingerprint = model_fingerprint
+        self._drafts = drafts
         self._admission = Admission(pool, prefix_cache, limits.block_size)
         self._sequences: dict[str, Sequence] = {}  # every one not released or ended
         self._waiting = WaitingQueue()
@@ -116,7 +120,7 @@ class Scheduler:
             raise ValueError(f"sequence {seq_id} is {seq.status.name}, only FILLING ones join")
         del self._filling[seq_id]
         seq.num_computed_tokens = seq.num_tokens
-        self._register(seq, 0)
+        self.prefix_cache.register(seq, 0)
         seq.status = Status.RUNNING
         self._running.add(seq)
         self._append(seq, first_token_id, logprobs)
@@ -133,15 +137,21 @@ class Scheduler:
         budget = self._resume(plan, budget)
         if not self._preempted:
             self._admit(plan, budget)
+        if self._drafts is not None:
+            self._drafts.plan(plan, self.limits.max_num_batched_tokens - plan.num_tokens)
         plan.close()
         return plan
 
     def commit(self, plan: StepPlan, choices: Listed[Choice]) -> list[SequenceOutput]:
         """Book what the step computed; choices stand in the order of plan.sampled."""
-        num_decodes = len(plan.decodes)
+        num_decodes, num_singles = len(plan.decodes), plan.num_single_rows
         for seq, choice in zip(plan.decodes, choices[:num_decodes], strict=True):
             self._advance(seq, 1, choice)
-        sampled = dict(zip(plan.sampled[num_decodes:], choices[num_decodes:], strict=True))
+        if plan.drafts and self._drafts is not None:
+            num_right = self._drafts.commit(plan, choices[num_decodes:num_singles], self._advance)
+            self.totals.count_drafts(len(plan.drafts), num_right)
+            self._outputs.join()
+        sampled = dict(zip(plan.sampled[num_singles:], choices[num_singles:], strict=True))
         scores = dict(zip(plan.scored, plan.prompt_scores, strict=True))
         for chunk in plan.chunks:
             self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq), scores.get(chunk))
@@ -156,8 +166,7 @@ class Scheduler:
         return self._outputs.drain()
 
     def load(self) -> Load:
-        missing = [seq.num_missing_tokens for seq in self._running]
-        behind = sum(missing) - missing.count(1)
+        behind = sum(n for seq in self._running if (n := seq.num_missing_tokens) > 1)
         preempted = sum(seq.num_tokens for seq in self._preempted)
         return Load(
             running_sequences=self.num_active,
@@ -184,18 +193,8 @@ class Scheduler:
             return budget
         for seq in self._running:
             if budget > 0 and seq.num_missing_tokens > 1:
-                budget = self._plan_rows(plan, seq, budget)
+                budget = plan_rows(plan, seq, budget)
         return budget
-
-    def _plan_rows(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
-        num_tokens = min(seq.num_missing_tokens, budget)
-        if seq.num_missing_tokens == 1:
-            plan.decodes.append(seq)
-        elif seq.num_unscored_rows > 0:
-            num_tokens = plan_scored_rows(plan, seq, num_tokens)
-        else:
-            plan.add(Chunk(seq, num_tokens))
-        return budget - num_tokens
 
     def _resume(self, plan: StepPlan, budget: int) -> int:
         while self._preempted and budget > 0 and self.num_active < self.limits.max_num_seqs:
@@ -226,7 +225,7 @@ class Scheduler:
     def _run(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
         seq.status = Status.RUNNING
         self._running.add(seq)
-        return self._plan_rows(plan, seq, budget)
+        return plan_rows(plan, seq, budget)
 
     def _fill(self, seq: Sequence) -> None:
         seq.status = Status.FILLING
@@ -268,7 +267,7 @@ class Scheduler:
                 self._finish(seq)  # and register nothing: its KV may be as bad as its logits
                 self._outputs.tell_error(seq, found)
                 return
-        self._register(seq, num_before)
+        self.prefix_cache.register(seq, num_before)
         if isinstance(score, TokenLogprobs):
             self._outputs.tell_score(seq, score)
         if isinstance(sampled, ScoredToken):
@@ -277,18 +276,6 @@ class Scheduler:
             self._append(seq, sampled)
         elif seq.is_leased or not seq.is_announced:
             self._outputs.tell(seq)
-
-    def _register(self, seq: Sequence, num_before: int) -> None:
-        """Let the prefix cache find the blocks that filled up since num_before tokens."""
-        block_size = self.limits.block_size
-        if seq.num_computed_tokens // block_size == num_before // block_size and num_before:
-            return
-        # A lease's reader may be in the middle of a block that an earlier output showed as written.
-        num_shown = -(-num_before // block_size) if seq.is_leased else 0
-        shown = set(seq.block_ids[:num_shown])
-        duplicates = self.prefix_cache.commit(seq)
-        seq.retired_block_ids += [block_id for block_id in duplicates if block_id in shown]
-        self.pool.free([block_id for block_id in duplicates if block_id not in shown])
 
     def _append(self, seq: Sequence, token_id: int, logprobs: TokenLogprobs | None = None) -> None:
         first_index = seq.num_output_tokens

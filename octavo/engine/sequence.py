@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.block_key import BlockKey
+from octavo.engine.prompt_lookup import PromptLookup
 from octavo.engine.sequence_rules import SequenceRules, has_rules
 from octavo.sampling_params import SamplingParams
 from octavo.token_logprobs import TokenLogprobs
@@ -65,6 +66,7 @@ class Sequence:
     retired_block_ids: list[int] = field(default_factory=list)
     is_announced: bool = False  # an output has told num_cached_tokens
     num_scored_rows: int = 0  # leading prompt tokens after which prompt_logprobs were told
+    lookup: PromptLookup | None = None  # its guesses, once any were looked for
     has_rules: bool = field(init=False)  # its logits are changed before a token is chosen
     is_plain: bool = field(init=False)  # nothing but a token of its own logits is wanted
     _rules: SequenceRules | None = None
@@ -86,6 +88,10 @@ class Sequence:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def newest_token_id(self) -> int:
+        return self.token_ids[-1]
 
     @property
     def num_output_tokens(self) -> int:
@@ -125,6 +131,14 @@ class Sequence:
     def replace_block(self, index: int, block_id: int) -> None:
         self.block_ids[index] = block_id
         self._packed_table = None
+
+    def drop_blocks(self, num_kept: int) -> list[int]:
+        """Shorten the table to num_kept blocks and return those that left it."""
+        dropped = self.block_ids[num_kept:]
+        if dropped:
+            del self.block_ids[num_kept:]
+            self._packed_table = None
+        return dropped
 
     def take_blocks(self) -> list[int]:
         """Empty the table and return what it held."""

@@ -1,8 +1,9 @@
-"""What one step will compute: decode rows first, prefill chunks after them."""
+"""What one step will compute: decode rows, rows of guesses, prefill chunks."""
 
 from dataclasses import dataclass, field
 
 from octavo.engine.choice import PromptScore
+from octavo.engine.draft_row import BatchRow, DraftRow
 from octavo.engine.sequence import Sequence
 
 
@@ -18,17 +19,27 @@ class Chunk:
 
 @dataclass(slots=True)
 class StepPlan:
-    """Rows of one step; `sampled` are the sequences whose newest known token is among them."""
+    """Rows of one step; `sampled` are those behind which a token is drawn."""
 
     decodes: list[Sequence] = field(default_factory=list)  # one token each
+    drafts: list[DraftRow] = field(default_factory=list)  # those of a sequence in their order
     chunks: list[Chunk] = field(default_factory=list)
-    sampled: list[Sequence] = field(default_factory=list)  # decodes, then finishing chunks
+    sampled: list[BatchRow] = field(default_factory=list)  # decodes, drafts, then finishing chunks
     scored: list[Chunk] = field(default_factory=list)  # those with prompt_rows
     prompt_scores: list[PromptScore] = field(default_factory=list)  # of scored, once executed
 
     @property
     def num_tokens(self) -> int:
-        return len(self.decodes) + sum(chunk.num_tokens for chunk in self.chunks)
+        return self.num_single_rows + sum(chunk.num_tokens for chunk in self.chunks)
+
+    @property
+    def single_rows(self) -> list[BatchRow]:
+        """What has one row each, in the order of the batch."""
+        return [*self.decodes, *self.drafts]
+
+    @property
+    def num_single_rows(self) -> int:
+        return len(self.decodes) + len(self.drafts)
 
     @property
     def num_seqs(self) -> int:
@@ -44,7 +55,7 @@ class StepPlan:
             self.scored.append(chunk)
 
     def close(self) -> None:
-        """Fix the order of the sampled sequences once every row is planned."""
-        self.sampled = self.decodes + [
+        """Fix the order of what is sampled once every row is planned."""
+        self.sampled = self.single_rows + [
             chunk.seq for chunk in self.chunks if chunk.num_tokens == chunk.seq.num_missing_tokens
         ]

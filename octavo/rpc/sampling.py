@@ -24,6 +24,7 @@ _SCALARS = frozenset(
         "repetition_penalty",
         "seed",
         "ignore_eos",
+        "prompt_lookup",
     }
 )
 _LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"})
@@ -77,6 +78,7 @@ def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
         ignore_eos=params.ignore_eos,
         stop_token_ids=params.stop_token_ids,
         allowed_token_ids=params.allowed_token_ids,
+        prompt_lookup=params.prompt_lookup,
     )
     if params.logit_bias:
         message.logit_bias.update(params.logit_bias)

@@ -1,5 +1,6 @@
 """Checkpoints that tests make for themselves, and what `transformers` says they should output."""
 
+from checkpoints.circling import circling
 from checkpoints.families import (
     tiny_llama,
     tiny_mistral,
@@ -20,6 +21,7 @@ FAMILIES = {
 __all__ = [
     "FAMILIES",
     "Reference",
+    "circling",
     "reference_generate",
     "reference_logits",
     "reference_run",

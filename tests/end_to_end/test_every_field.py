@@ -1,8 +1,8 @@
 """Every field of SamplingParams and OutputOptions, in process and through the split, is the same.
 
 The table is checked against the proto: a field that is new there has to come here. Each case is run
-alone in one engine; all cases at once through services, cold, cached, streamed and preempted, must
-give the same tokens, text, reasons and log-probabilities.
+alone in one engine, which guesses no tokens; all cases at once through services, cold, cached,
+streamed and preempted, must give the same tokens, text, reasons and log-probabilities.
 """
 
 import asyncio
@@ -51,6 +51,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "bad_words": [{"bad_words": ["e", "the", "worker"], "temperature": 0.0}],
     "bad_words_ids": [{"bad_words_ids": [[i] for i in range(0, 384, 2)]}],
     "allowed_token_ids": [{"allowed_token_ids": [40, 41, 42, IM_END]}],
+    "prompt_lookup": [{"prompt_lookup": True}, {"prompt_lookup": False}],
     "include_text": [{}],  # and the next: the table's test sends them as messages
     "include_token_ids": [{}],
     "logprobs": [{"logprobs": None}, {"logprobs": 0}, {"logprobs": 20}],
@@ -59,7 +60,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "skip_special_tokens": [{"skip_special_tokens": False, "logit_bias": {0: 100.0, 1: 100.0}}],
     "echo": [{"echo": True}],
 }
-SHOWS_ELSEWHERE = {"include_text", "include_token_ids", "echo"}
+SHOWS_ELSEWHERE = {"prompt_lookup", "include_text", "include_token_ids", "echo"}
 UNSUPPORTED: dict[str, Any] = {
     "n": 2,
     "json_schema": "{}",
@@ -141,14 +142,21 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("fields") / "llama")
 
 
-def make_llm(model: Path, num_blocks: int = 512) -> LLM:
-    return LLM(str(model), dtype="float32", device="cpu", num_blocks=num_blocks, num_threads=1)
+def make_llm(model: Path, num_blocks: int = 512, max_draft_tokens: int = 8) -> LLM:
+    return LLM(
+        str(model),
+        dtype="float32",
+        device="cpu",
+        num_blocks=num_blocks,
+        num_threads=1,
+        max_draft_tokens=max_draft_tokens,
+    )
 
 
 @pytest.fixture(scope="module")
 def alone(llama: Path) -> list[Result]:
-    """Each case by itself, with nothing cached."""
-    llm = make_llm(llama)
+    """Each case by itself, with nothing cached and nothing guessed."""
+    llm = make_llm(llama, max_draft_tokens=0)
     results = []
     for number, case in enumerate(ALL):
         llm._group_key = bytes([number] * 32)  # nothing of another case is found
