@@ -22,6 +22,7 @@ from octavo.engine.step_plan import StepPlan
 
 Advance = Callable[[Sequence, int, Choice], None]  # books so many rows and the token drawn
 
+ROWS_FREE, ROWS_APART = 16, 8  # steps of up to 16 rows may have any number, others every eighth
 MARGIN = 1.1  # by which a guess has to be better, for what the costs leave out
 LEAST_CHANCE = 0.15  # of further guesses, where a request asks for them whatever they cost
 
@@ -42,16 +43,25 @@ class DraftPlanner:
     def plan(self, plan: StepPlan, budget: int) -> None:
         """Add drafts to a plan that is otherwise complete; the step has room for budget tokens."""
         room = min(budget, self._max_rows - len(plan.decodes))
+        num_free = self._pool.num_free
         step = _Step(self._cost, plan.decodes)
+        counts: list[tuple[Sequence, int]] = []
         for seq in plan.decodes:
             wish = seq.sampling.prompt_lookup
             # A leased sequence's blocks are read from outside, and it ends with its first token.
             if wish is False or seq.is_leased or (wish is None and step.is_full):
                 continue
-            num_tokens = self._count(seq, min(room, self._max_draft_tokens), step)
-            if num_tokens > 0:
-                self._add(plan, seq, num_tokens)
-                room -= num_tokens
+            num_slots = (len(seq.block_ids) + num_free) * self._block_size - seq.num_tokens
+            count = self._count(seq, min(room, num_slots), step)
+            if count > 0:
+                counts.append((seq, count))
+                room -= count
+                num_free -= self._count_missing_blocks(seq, count)
+        excess = _excess(len(plan.decodes) + sum(count for _, count in counts))
+        for seq, count in reversed(counts):
+            cut = min(count, excess)
+            excess -= cut
+            self._add(plan, seq, count - cut)
 
     def commit(self, plan: StepPlan, choices: Listed[Choice], advance: Advance) -> int:
         """Book the drafts that are right, each sequence's up to its first wrong one.
@@ -69,14 +79,15 @@ class DraftPlanner:
                 self._pool.free(seq.drop_blocks(num_blocks))
         return num_right
 
-    def _count(self, seq: Sequence, most: int, step: "_Step") -> int:
+    def _count(self, seq: Sequence, room: int, step: "_Step") -> int:
         """How many of a sequence's next tokens are worth a guess."""
         if seq.lookup is None:
             seq.lookup = PromptLookup(seq.token_ids)
         if not seq.lookup.follow():
             return 0
         # The last token of an output is drawn, and never a row.
-        most = min(most, seq.sampling.max_tokens - seq.num_output_tokens - 1, self._slots(seq))
+        num_left = seq.sampling.max_tokens - seq.num_output_tokens - 1
+        most = min(room, self._max_draft_tokens, num_left)
         is_wanted = seq.sampling.prompt_lookup is True
         count, chance = 0, 1.0
         while count < most:
@@ -88,20 +99,24 @@ class DraftPlanner:
             count += 1
         return count
 
-    def _slots(self, seq: Sequence) -> int:
-        """Tokens that fit behind its newest one, in its blocks and in those that nobody holds."""
-        num_blocks = len(seq.block_ids) + self._pool.num_free
-        return num_blocks * self._block_size - seq.num_tokens
+    def _count_missing_blocks(self, seq: Sequence, count: int) -> int:
+        num_blocks = -(-(seq.num_tokens + count) // self._block_size)
+        return max(0, num_blocks - len(seq.block_ids))
 
-    def _add(self, plan: StepPlan, seq: Sequence, num_tokens: int) -> None:
+    def _add(self, plan: StepPlan, seq: Sequence, count: int) -> None:
         assert seq.lookup is not None
-        guess = seq.lookup.guess(num_tokens)
+        guess = seq.lookup.guess(count)
         num_known = seq.num_tokens
-        for count in range(1, num_tokens + 1):
-            plan.drafts.append(DraftRow(seq, guess[:count], num_known + count))
-        num_missing = -(-(num_known + num_tokens) // self._block_size) - len(seq.block_ids)
+        for length in range(1, count + 1):
+            plan.drafts.append(DraftRow(seq, guess[:length], num_known + length))
+        num_missing = self._count_missing_blocks(seq, count)
         if num_missing > 0:
             seq.add_blocks(self._pool.allocate(num_missing))
+
+
+def _excess(num_rows: int) -> int:
+    """Drafts too many for a usual number of rows: steps of each number are recorded once."""
+    return num_rows % ROWS_APART if num_rows > ROWS_FREE else 0
 
 
 class _Step:

@@ -2,8 +2,8 @@
 
     step of rows that attend to L1, L2, .. tokens = 1 + sum (fixed + per_token * L)
 
-A row multiplies with every weight; `balance` such rows take as long as reading the weights. Of
-attention, a multiply-add costs `ATTENTION` of those.
+A row multiplies with every weight, and attends to every token of its sequence. The balance of
+either is how many times over it could do what the weights take while they are read.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,6 @@ import torch
 from octavo.checkpoint.config import ModelConfig
 from octavo.engine.kv_cache import KVLayout
 from octavo.engine.step_budget import num_layer_parameters
-
-ATTENTION = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +27,36 @@ class RowCost:
         return self.fixed + self.per_token * num_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Multiply-adds in the time of reading the weights, over the number of weights."""
+
+    products: float
+    attention: float
+
+
 def row_cost(config: ModelConfig, device: torch.device, layout: KVLayout) -> RowCost:
-    """By balance of the device."""
+    """By the size of the model's parts and the balance of the device."""
     weights = num_layer_parameters(config) + config.vocab_size * config.hidden_size
-    per_token = 2 * config.num_layers * config.num_heads * config.head_dim
-    fixed = 1 / balance(device, layout)
-    return RowCost(fixed, fixed * ATTENTION * per_token / weights)
+    pairs = 2 * config.num_layers * config.num_heads * config.head_dim  # of a token and a row
+    balance = balance_of(device, layout)
+    return RowCost(1 / balance.products, pairs / (weights * balance.attention))
 
 
-def balance(device: torch.device, layout: KVLayout) -> float:
-    """Rows whose products take as long as reading the weights."""
-    return 4.0
+def balance_of(device: torch.device, layout: KVLayout) -> Balance:
+    """CPU: measured on one core (bench/LOG.md), cautiously rounded: matrix tiles and pairs on
+    Emerald Rapids, float32 by AVX-512 on Zen 5, everything by AVX2 on Zen 3. GPU: an estimate.
+    """
+    if device.type == "cuda":
+        return Balance(products=100.0, attention=20.0)
+    from octavo.kernels.cpu.amx import HAS_AMX_BF16
+    from octavo.kernels.cpu.float_panel import IS_WIDE
+    from octavo.kernels.cpu.pair_dot import HAS_PAIRS
+
+    if layout.quantization:
+        return Balance(products=12.0 if IS_WIDE else 5.0, attention=2.5)
+    if layout.torch_dtype == torch.bfloat16 and HAS_AMX_BF16:
+        return Balance(products=60.0, attention=2.5)
+    if layout.torch_dtype == torch.bfloat16 and HAS_PAIRS:
+        return Balance(products=5.5, attention=2.5)
+    return Balance(products=16.0 if IS_WIDE else 5.0, attention=2.5)

@@ -1,6 +1,6 @@
 """Checkpoints that tests make for themselves, and what `transformers` says they should output."""
 
-from checkpoints.circling import circling
+from checkpoints.circling import PHRASE, circling
 from checkpoints.families import (
     tiny_llama,
     tiny_mistral,
@@ -20,6 +20,7 @@ FAMILIES = {
 
 __all__ = [
     "FAMILIES",
+    "PHRASE",
     "Reference",
     "circling",
     "reference_generate",

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from checkpoints import circling
+from checkpoints import PHRASE, circling
 from end_to_end.fleet import Fleet, running_fleet
 from end_to_end.prompts import GREEDY, crowd, expected, prompt_of, streamed
 from octavo.client import AsyncClient
 
-PROMPTS = [prompt_of(length, seed="lookup") for length in (17, 33, 40, 65)]
+PROMPTS = [prompt_of(length, seed="lookup") + PHRASE[:3] for length in (14, 30, 37, 62)]
 NUM_TOKENS = 60
 
 

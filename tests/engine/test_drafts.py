@@ -123,7 +123,7 @@ def test_guesses_take_free_blocks_only_and_give_back_what_was_wrong() -> None:
     check_plan(scheduler, plan)
     # Each took a block for its newest token: a the last free one, and b gave way.
     assert (plan.decodes, scheduler.pool.num_free, scheduler.totals.preemptions) == ([a], 1, 1)
-    assert len(plan.drafts) == 6 and len(a.block_ids) == 4
+    assert len(plan.drafts) == 4 and len(a.block_ids) == 4
     runner.execute(plan)
     scheduler.commit(plan, [99] * len(plan.sampled))  # every guess is wrong
     check_blocks(scheduler)
@@ -147,7 +147,7 @@ def test_only_drawn_tokens_fill_blocks_that_are_found() -> None:
     step(scheduler, runner)
     plan = scheduler.schedule()
     runner.execute(plan)
-    # Of seven guesses, which reach over a block border, the first two are right.
+    # Of the guesses, which reach over a block border, the first two are right.
     drawn = [(9 + i) % PERIOD for i in range(len(plan.sampled))]
     drawn[2] = 77
     scheduler.commit(plan, drawn)
@@ -190,7 +190,7 @@ def test_a_request_may_ask_for_none_and_many_sequences_get_few() -> None:
     assert proposed(1, False) == 0
     assert proposed(1, None) == proposed(1, True) == 4
     assert proposed(40, None) == 0  # 40 rows cost four times what reading the weights does
-    assert proposed(40, True) > 100
+    assert proposed(40, True) > 80
 
 
 def test_leased_sequences_are_left_alone() -> None:

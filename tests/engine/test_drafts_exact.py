@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checkpoints import FAMILIES, circling, reference_run
+from checkpoints import PHRASE, circling, reference_run
 from engine.tiny import make_sequence, run, tiny_engine
 from octavo.engine.build import build_engine
 from octavo.engine.config import EngineConfig
@@ -15,8 +15,7 @@ from octavo.sampling_params import SamplingParams
 from octavo.token_logprobs import TokenLogprobs
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
-PHRASE = [11, 45, 7, 300, 21, 9, 88, 130, 60, 41, 17]
-PROMPTS = [PHRASE * 2 + [30 + i] + PHRASE[: 2 + i % 9] for i in range(8)]
+PROMPTS = [PHRASE * 2 + [30 + i] + PHRASE[: 2 + i % 9] for i in range(4)]
 CASES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "cold": {"temperature": 0.05, "seed": 3},
@@ -35,10 +34,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["llama", "mistral"])
+@pytest.fixture(scope="module", params=[{}, {"sliding_window": 32}], ids=["llama", "mistral"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp(request.param) / "model"
-    return circling(path, FAMILIES[request.param])
+    return circling(tmp_path_factory.mktemp("circling") / "model", **request.param)
 
 
 def cpu_engine(path: Path, **settings: object) -> Engine:
@@ -111,11 +109,11 @@ def test_a_resumed_sequence_goes_on_as_it_would(model: Path) -> None:
     engine = cpu_engine(model)
     for case in CASES:
         whole = run(engine, [make_sequence(case, PROMPTS[1], sampling(case))])[0]
-        for cut in (1, len(whole) // 2, len(whole) - 1):
+        for cut in (1, len(whole) // 2):
             if 0 < cut < len(whole):
                 seq = make_sequence(case, PROMPTS[1], sampling(case))
                 seq.token_ids += whole[:cut]
-                assert run(cpu_engine(model) if cut == 1 else engine, [seq]) == [whole], case
+                assert run(engine, [seq]) == [whole], case
 
 
 @pytest.mark.parametrize("case", ["logprobs", "rules and logprobs"])
