@@ -4,7 +4,7 @@ PROTOS = $(shell find protos -name '*.proto')
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 FOLDERS = octavo router prefill_worker decode_worker kernels tests bench simulator
 
-.PHONY: install protos format check test exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-relay bench-overhead bench-roof bench-ttft bench-tail bench-start
+.PHONY: install protos format check test exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-prompt-lookup bench-relay bench-overhead bench-roof bench-ttft bench-tail bench-start
 
 install:  ## make .venv with everything development needs
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade pip && $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
@@ -52,6 +52,7 @@ bench:  ## every figure that has a floor, then one table; VLLM=DIR LLAMA=DIR are
 	-$(BIN)/python bench/roof.py $(call RESULT,roof)
 	-$(BIN)/python bench/paper.py $(call RESULT,paper)
 	-$(BIN)/python bench/shared_prefix.py $(call RESULT,shared_prefix)
+	-$(BIN)/python bench/prompt_lookup.py $(call RESULT,prompt_lookup)
 	$(BIN)/python bench/table.py
 
 bench-table:  ## the figures of bench/results/*.json as one table and one plot
@@ -74,6 +75,9 @@ bench-paper:  ## the PagedAttention paper's tables, its figures beside ours
 
 bench-rag:  ## one document, many questions
 	$(BIN)/python bench/rag.py $(ARGS)
+
+bench-prompt-lookup:  ## guessed tokens: tokens a step, throughput with and without
+	$(BIN)/python bench/prompt_lookup.py $(ARGS)
 
 bench-gpu:  ## every GPU kernel against float64, this GPU's ceilings and others' kernels
 	$(BIN)/python bench/gpu $(ARGS)

@@ -59,6 +59,17 @@ GOALS: dict[str, Goal] = {
     "rag-bf16": Goal("shared document, bf16 over vLLM, 32 at once", 1.3, 2.0),
     "rag-int8": Goal("shared document, int8 over vLLM, 32 at once", 1.6, 3.0),
     "shared-attention": Goal("decode attention, plain over grouped, 2,048 shared", 3.0, 8.0),
+    "lookup-steps": Goal("tokens a step where the answer quotes, 1 at once", 1.5, 3.0, "tokens"),
+    **_by_level(
+        "lookup-quote",
+        "prompt lookup over none, quotes",
+        {1: (1.2, 2.0), 32: (0.97, 1.2)},
+    ),
+    **_by_level(
+        "lookup-story",
+        "prompt lookup over none, nothing to quote",
+        {1: (0.97, 1.0), 32: (0.97, 1.0)},
+    ),
     "itl-burst": _most("p99 ITL while long prompts arrive, over vLLM's", 0.5, 0.25),
     "ttft-2048": _most("TTFT of a 2,048-token prompt, over vLLM's", 1.3, 1.0),
     "prefill-flops": Goal("prefill FLOP/s of the measured GEMM", 60.0, 85.0, "%"),

@@ -95,6 +95,7 @@ class SamplingParams:
     n: int = 1
     best_of: int | None = None  # None: n
     beam_search: BeamSearch | None = None
+    prompt_lookup: bool | None = None  # None: where it pays
 
     def __post_init__(self) -> None:
         self._freeze()

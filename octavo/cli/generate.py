@@ -38,6 +38,9 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
     n: Annotated[int | None, typer.Option("-n", help="Answers, 1 to 128; default 1.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Ends the output; repeatable.")] = None,
+    prompt_lookup: Annotated[
+        bool | None, typer.Option(help="Guess tokens from the text so far; default: if it pays.")
+    ] = None,
     chat: Annotated[
         bool, typer.Option("--chat/--raw", help="As a chat message, or as text to go on from.")
     ] = True,
@@ -64,6 +67,7 @@ def generate(
         "seed": seed,
         "n": n,
         "stop": stop or None,
+        "prompt_lookup": prompt_lookup,
         "tools": read_tools(tools) if tools else None,
     }
     fields = RequestFields(**{k: v for k, v in given.items() if v is not None})  # type: ignore[typeddict-item]

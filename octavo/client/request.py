@@ -40,6 +40,7 @@ class SamplingFields(TypedDict, total=False):
     n: int
     best_of: int | None
     beam_search: BeamSearch | None
+    prompt_lookup: bool | None
 
 
 class RequestFields(SamplingFields, ChatFields, total=False):

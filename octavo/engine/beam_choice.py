@@ -12,13 +12,13 @@ from itertools import groupby
 import torch
 
 from octavo.engine.choice import Choice
+from octavo.engine.draft_row import BatchRow
 from octavo.engine.errors import InvalidLogits, NoTokenLeft
 from octavo.engine.logit_rules import apply_rules
-from octavo.engine.sequence import Sequence
 
 
 def choose_beams(
-    logits: torch.Tensor, seqs: Listed[Sequence], rows: Iterable[int], chosen: list[Choice]
+    logits: torch.Tensor, seqs: Listed[BatchRow], rows: Iterable[int], chosen: list[Choice]
 ) -> None:
     """Set `chosen` of those rows that are beams; it holds InvalidLogits where logits are that.
 
@@ -30,7 +30,7 @@ def choose_beams(
 
 
 def _choose(
-    logits: torch.Tensor, seqs: Listed[Sequence], rows: list[int], chosen: list[Choice]
+    logits: torch.Tensor, seqs: Listed[BatchRow], rows: list[int], chosen: list[Choice]
 ) -> None:
     invalid = next((chosen[row] for row in rows if isinstance(chosen[row], InvalidLogits)), None)
     for row in rows:
@@ -40,7 +40,7 @@ def _choose(
     )
 
 
-def _find(logits: torch.Tensor, beams: list[Sequence], rows: list[int]) -> Choice:
+def _find(logits: torch.Tensor, beams: list[BatchRow], rows: list[int]) -> Choice:
     logprobs = torch.log_softmax(logits[rows].float(), dim=-1)
     if beams[0].has_rules:
         apply_rules(logprobs, beams)

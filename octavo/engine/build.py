@@ -14,6 +14,7 @@ from octavo.engine.config import EngineConfig
 from octavo.engine.cores import Cores
 from octavo.engine.cuda_graphs import CudaRecorder, GraphedModel
 from octavo.engine.decode_rows import DecodeRows
+from octavo.engine.draft_planner import DraftPlanner
 from octavo.engine.engine import Engine
 from octavo.engine.host_blocks import HostBlocks
 from octavo.engine.kv_cache import FP8, KVCache, KVLayout, torch_dtype
@@ -22,6 +23,7 @@ from octavo.engine.model_runner import Model, ModelRunner
 from octavo.engine.models import DecoderModel, load_model
 from octavo.engine.preemption_cost import PreemptionCost
 from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.row_cost import row_cost
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.shared_prefixes import policy_for
 from octavo.engine.sizing import (
@@ -76,7 +78,7 @@ def build_engine(
         warm_up(torch_dtype(dtype))  # the first request must not wait for a compiler
     num_blocks = choose_num_blocks(config, layout, decoder, device)
     kv_cache = KVCache(layout, num_blocks, device)
-    scheduler = build_scheduler(config, kv_cache, model_config.max_position_embeddings)
+    scheduler = build_scheduler(config, kv_cache, model_config, device)
     logger.info(
         "%s on %s in %s%s: %d blocks of %d tokens, context %d",
         config.model,
@@ -100,7 +102,7 @@ def build_engine(
         cores.work_alone()
     limits = scheduler.limits
     max_blocks = -(-limits.max_model_len // limits.block_size)
-    rows = DecodeRows(limits.max_num_seqs, max_blocks, limits.block_size)
+    rows = DecodeRows(limits.max_decode_rows, max_blocks, limits.block_size)
     runner = ModelRunner(model, kv_cache.kv, policy, rows, cores)
     return Engine(scheduler, runner, kv_cache, model_config, cores)
 
@@ -128,7 +130,7 @@ def record_graphs(
         model,
         kv_cache.kv,
         CudaRecorder(kv_cache.kv.device),
-        max_num_seqs=scheduler.limits.max_num_seqs,
+        max_num_seqs=scheduler.limits.max_decode_rows,
         max_model_len=scheduler.limits.max_model_len,
         vocab_size=vocab_size,
         dtype=dtype,
@@ -145,15 +147,18 @@ def record_steps(decoder: DecoderModel, kv_cache: KVCache, scheduler: Scheduler)
     return RecordedModel(
         decoder,
         kv_cache.kv,
-        max_num_seqs=scheduler.limits.max_num_seqs,
+        max_num_seqs=scheduler.limits.max_decode_rows,
         max_model_len=scheduler.limits.max_model_len,
     )
 
 
-def build_scheduler(config: EngineConfig, kv_cache: KVCache, max_positions: int) -> Scheduler:
+def build_scheduler(
+    config: EngineConfig, kv_cache: KVCache, model_config: ModelConfig, device: torch.device
+) -> Scheduler:
     """A scheduler over an empty pool; the context is clamped to what the pool holds."""
     num_blocks = kv_cache.num_blocks
     pool = BlockPool(num_blocks)
+    max_positions = model_config.max_position_embeddings
     limits = Limits(
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
@@ -161,10 +166,16 @@ def build_scheduler(config: EngineConfig, kv_cache: KVCache, max_positions: int)
         max_model_len=min(
             config.max_model_len or max_positions, max_positions, num_blocks * config.block_size
         ),
+        num_draft_rows=config.max_draft_tokens,
     )
+    drafts = None
+    if config.max_draft_tokens > 0:
+        cost = row_cost(model_config, device, kv_cache.layout)
+        drafts = DraftPlanner(pool, limits, config.max_draft_tokens, cost)
     prefix_cache = PrefixCache(pool, config.block_size)
     fingerprint = kv_cache.layout.model_fingerprint
-    return Scheduler(pool, prefix_cache, limits, fingerprint, build_swap(config, kv_cache))
+    swap = build_swap(config, kv_cache)
+    return Scheduler(pool, prefix_cache, limits, fingerprint, swap=swap, drafts=drafts)
 
 
 def build_swap(config: EngineConfig, kv_cache: KVCache) -> SwapSpace | None:

@@ -8,6 +8,7 @@ DEVICES = ("auto", "cpu", "cuda")
 PREEMPTIONS = ("auto", "recompute", "swap")
 QUANTIZATIONS = (None, "int8", "int4", "gguf")
 BLOCK_SIZES = range(8, 129, 8)
+MAX_DRAFT_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class EngineConfig:
     preemption: str = "auto"  # what costs less for a sequence (preemption_cost.py), or always one
     swap_space_bytes: int | None = None  # host memory for swap; by default as sizing.py has it
     cuda_graphs: bool = True  # replay decode steps on an NVIDIA GPU
+    max_draft_tokens: int = 8  # guessed for a sequence in a step by prompt lookup; 0: none
 
     def __post_init__(self) -> None:
         _check_one_of("dtype", self.dtype, DTYPES)
@@ -47,6 +49,11 @@ class EngineConfig:
             raise ValueError(
                 f"gpu_memory_utilization must be above 0 and at most 1, "
                 f"got {self.gpu_memory_utilization}"
+            )
+        if not 0 <= self.max_draft_tokens <= MAX_DRAFT_TOKENS:
+            raise ValueError(
+                f"max_draft_tokens must be 0 (off) to {MAX_DRAFT_TOKENS}, "
+                f"got {self.max_draft_tokens}"
             )
         _check_positive("max_num_seqs", self.max_num_seqs)
         for name in ("max_num_batched_tokens", "max_model_len", "kv_cache_bytes", "num_blocks"):

@@ -18,6 +18,7 @@ class Limits:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int  # prompt and output of one sequence, at most the pool's capacity
+    num_draft_rows: int = 0  # decode rows that only guesses may have, beside max_num_seqs
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
@@ -47,6 +48,11 @@ class Limits:
                 f"{name} {num_samples} with max_tokens {seq.sampling.max_tokens} and a prompt of "
                 f"{seq.num_prompt_tokens} tokens may need {needed} blocks, there are {num_blocks}"
             )
+
+    @property
+    def max_decode_rows(self) -> int:
+        """Of one step, drafts included."""
+        return self.max_num_seqs + self.num_draft_rows
 
     def check(self, seq: Sequence) -> None:
         """Raise ValueError, naming the limit, if `seq` can never run to its end."""

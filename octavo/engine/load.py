@@ -33,6 +33,8 @@ class Counters:
     blocks_swapped_in: int = 0
     steps: int = 0
     key_collisions: int = 0
+    draft_tokens_proposed: int = 0  # guesses that had a row, and of these
+    draft_tokens_accepted: int = 0  # those that were the tokens drawn
     # Slots written over slots in held blocks, summed over steps; a shared block counts once.
     live_slot_steps: int = 0
     allocated_slot_steps: int = 0
@@ -43,6 +45,10 @@ class Counters:
     def preemptions(self) -> int:
         """Of either kind."""
         return self.preemptions_recompute + self.preemptions_swap
+
+    def count_drafts(self, num_proposed: int, num_accepted: int) -> None:
+        self.draft_tokens_proposed += num_proposed
+        self.draft_tokens_accepted += num_accepted
 
     def count_step(
         self, holders: Iterable[Sequence], num_held: int, block_size: int, num_shared_empty: int = 0

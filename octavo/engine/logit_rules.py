@@ -21,9 +21,10 @@ from octavo.engine.sequence_rules import SequenceRules, TokenIds
 
 
 class Ruled(Protocol):
-    """A sequence that has rules."""
+    """A row of a sequence that has rules."""
 
-    token_ids: list[int]
+    @property
+    def token_ids(self) -> list[int]: ...
 
     @property
     def rules(self) -> SequenceRules: ...

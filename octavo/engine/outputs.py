@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from octavo.engine.beam_state import Beam, BeamCandidates
 from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput, Status
-from octavo.token_logprobs import TokenLogprobs
+from octavo.token_logprobs import TokenLogprobs, joined
 
 
 class Outputs:
@@ -65,6 +65,21 @@ class Outputs:
             self._untold[-1], finish_reason=FinishReason.LENGTH, candidates=candidates
         )
 
+    def join(self) -> None:
+        """Make one output of all that each sequence was told of new tokens."""
+        untold: list[SequenceOutput] = []
+        with_tokens: dict[tuple[str, int], SequenceOutput] = {}
+        for output in self._untold:
+            sample = output.seq_id, output.sample_index
+            earlier = with_tokens.get(sample)
+            if output.token_ids and earlier is not None:
+                _extend(earlier, output)
+                continue
+            untold.append(output)
+            if output.token_ids:
+                with_tokens[sample] = output
+        self._untold = untold
+
     def tell_score(self, seq: Sequence, score: TokenLogprobs) -> None:
         """Prompt tokens' log-probabilities, each once, whatever is computed again later."""
         first = seq.num_scored_rows + 1
@@ -77,3 +92,12 @@ class Outputs:
     def tell_error(self, seq: Sequence, error: Exception) -> None:
         """The sequence ended because of this."""
         self._untold.append(SequenceOutput(seq.seq_id, seq.num_computed_tokens, error=error))
+
+
+def _extend(output: SequenceOutput, later: SequenceOutput) -> None:
+    """Add the tokens that came next."""
+    output.token_ids += later.token_ids
+    output.num_computed_tokens = later.num_computed_tokens
+    output.finish_reason, output.block_ids = later.finish_reason, later.block_ids
+    if output.logprobs is not None and later.logprobs is not None:
+        output.logprobs = joined([output.logprobs, later.logprobs])

@@ -13,8 +13,7 @@ from collections.abc import Sequence as Listed
 
 from octavo.engine.arrivals import Arrivals
 from octavo.engine.block_pool import BlockPool
-from octavo.engine.choice import Choice, Token
-from octavo.engine.errors import InvalidLogits
+from octavo.engine.choice import Choice, ScoredToken, Token
 from octavo.engine.sequence import Sequence, Status
 from octavo.engine.step_plan import StepPlan
 
@@ -59,7 +58,7 @@ class Samples:
         if not self._unforked:
             return
         for row, seq in enumerate(plan.sampled[:]):
-            if seq.num_siblings and seq.beams is None:
+            if isinstance(seq, Sequence) and seq.num_siblings and seq.beams is None:
                 plan.add_siblings(row, seq.siblings())
 
     def fork_planned(self, plan: StepPlan, choices: Listed[Choice]) -> list[tuple[Sequence, Token]]:
@@ -70,8 +69,10 @@ class Samples:
         started: list[tuple[Sequence, Token]] = []
         of_siblings = choices[plan.num_sampled_rows :]
         for sibling, row, choice in zip(plan.siblings, plan.sibling_rows, of_siblings, strict=True):
-            if not isinstance(choice, InvalidLogits):  # else the lead has none either, and ends all
-                self.fork(plan.sampled[row], [sibling])
+            lead = plan.sampled[row]
+            # Without valid logits the lead has no token either, and ends all.
+            if isinstance(lead, Sequence) and isinstance(choice, int | ScoredToken):
+                self.fork(lead, [sibling])
                 started.append((sibling, choice))
         return started
 

@@ -5,7 +5,8 @@
                      preempted <--out of blocks--+     release, at any point, gives all back
 
 There is no prefill or decode phase: a sequence has known tokens and computed tokens, and a step
-computes some of the difference. One token behind is a decode row, more is a chunk.
+computes some of the difference. One token behind is a decode row, more is a chunk; what a step has
+room for besides are drafts, rows of tokens that are only guessed (draft_row.py).
 """
 
 from collections.abc import Callable, Set
@@ -18,16 +19,17 @@ from octavo.engine.arrivals import Arrivals
 from octavo.engine.beam_state import BeamCandidates
 from octavo.engine.block_pool import BlockPool, OutOfBlocks
 from octavo.engine.choice import Choice, PromptScore, ScoredToken, Token
+from octavo.engine.draft_planner import DraftPlanner
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.limits import Limits
 from octavo.engine.load import Counters, Load
 from octavo.engine.outputs import Outputs
 from octavo.engine.preemption import Preemption, choose_victims
 from octavo.engine.prefix_cache import PrefixCache
-from octavo.engine.prompt_rows import plan_scored_rows
+from octavo.engine.prompt_rows import plan_rows
 from octavo.engine.samples import Samples
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
-from octavo.engine.step_plan import Chunk, StepPlan
+from octavo.engine.step_plan import StepPlan
 from octavo.engine.swap_space import SwapSpace
 from octavo.engine.waiting_queue import WaitingQueue
 from octavo.token_logprobs import TokenLogprobs
@@ -44,7 +46,9 @@ class Scheduler:
         prefix_cache: PrefixCache,
         limits: Limits,
         model_fingerprint: str = "",
+        *,
         swap: SwapSpace | None = None,
+        drafts: DraftPlanner | None = None,
     ) -> None:
         self.pool = pool
         self.prefix_cache = prefix_cache
@@ -52,6 +56,7 @@ class Scheduler:
         self.totals = Counters()
         self.copy_block: CopyBlock = _nothing  # an engine sets what copies its KV
         self._model_fingerprint = model_fingerprint
+        self._drafts = drafts
         self._admission = Admission(pool, prefix_cache, limits.block_size)
         self._preemption = Preemption(pool, prefix_cache, self._admission, self.totals, swap)
         # Every one not released or ended; those of an id are samples of one request.
@@ -150,7 +155,8 @@ class Scheduler:
             self._advance_beams(seq, first[0])
             return
         for sample, token in zip(self._samples.fork(seq, seq.siblings()), first, strict=True):
-            self._append_token(sample, token)
+            if not isinstance(token, BeamCandidates):
+                self._append_token(sample, token)
 
     def end_pull(self, seq_id: str) -> None:
         """No copy writes this sequence's blocks any more; no-op when unknown."""
@@ -165,6 +171,8 @@ class Scheduler:
         budget = self._resume(plan, budget)
         if not self._preemption.stopped:
             self._admit(plan, budget)
+        if self._drafts is not None:
+            self._drafts.plan(plan, self.limits.max_num_batched_tokens - plan.num_tokens)
         plan.close()
         self._samples.plan(plan)
         return plan
@@ -173,12 +181,16 @@ class Scheduler:
         """Book what the step computed; choices stand in the order of plan.sampled."""
         self._preemption.observe(plan)
         siblings = self._samples.fork_planned(plan, choices) if plan.siblings else []
-        num_decodes = len(plan.decodes)
+        num_decodes, num_singles = len(plan.decodes), plan.num_single_rows
         for seq, choice in zip(plan.decodes, choices[:num_decodes], strict=True):
             self._advance(seq, 1, choice)
+        if plan.drafts and self._drafts is not None:
+            num_right = self._drafts.commit(plan, choices[num_decodes:num_singles], self._advance)
+            self.totals.count_drafts(len(plan.drafts), num_right)
+            self._outputs.join()
         num_rows = plan.num_sampled_rows
-        chosen = choices[num_decodes:num_rows]
-        sampled = dict(zip(plan.sampled[num_decodes:num_rows], chosen, strict=True))
+        chosen = choices[num_singles:num_rows]
+        sampled = dict(zip(plan.sampled[num_singles:num_rows], chosen, strict=True))
         scores = dict(zip(plan.scored, plan.prompt_scores, strict=True))
         for chunk in plan.chunks:
             self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq), scores.get(chunk))
@@ -200,8 +212,8 @@ class Scheduler:
         return self._outputs.drain()
 
     def load(self) -> Load:
-        missing = [seq.num_missing_tokens for seq in self._running]
-        behind = sum(missing) - missing.count(1) + self._preemption.num_missing_tokens
+        behind = sum(n for seq in self._running if (n := seq.num_missing_tokens) > 1)
+        behind += self._preemption.num_missing_tokens
         return Load(
             running_sequences=self.num_active,
             waiting_sequences=len(self._waiting) + len(self._preemption.stopped),
@@ -230,18 +242,8 @@ class Scheduler:
             return budget
         for seq in self._running:
             if budget > 0 and seq.num_missing_tokens > 1:
-                budget = self._plan_rows(plan, seq, budget)
+                budget = plan_rows(plan, seq, budget)
         return budget
-
-    def _plan_rows(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
-        num_tokens = min(seq.num_missing_tokens, budget)
-        if seq.num_missing_tokens == 1:
-            plan.decodes.append(seq)
-        elif seq.num_unscored_rows > 0:
-            num_tokens = plan_scored_rows(plan, seq, num_tokens)
-        else:
-            plan.add(Chunk(seq, num_tokens))
-        return budget - num_tokens
 
     def _resume(self, plan: StepPlan, budget: int) -> int:
         while self._preemption.stopped and budget > 0:
@@ -279,7 +281,7 @@ class Scheduler:
         seq.status = Status.RUNNING
         self._samples.admit(seq)
         self._running.add(seq)
-        return self._plan_rows(plan, seq, budget) if budget > 0 else 0
+        return plan_rows(plan, seq, budget) if budget > 0 else 0
 
     def _fill(self, seq: Sequence) -> None:
         seq.status = Status.FILLING

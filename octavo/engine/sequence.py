@@ -15,6 +15,7 @@ import numpy.typing as npt
 from octavo.block_key import BlockKey
 from octavo.engine.beam_state import Beam, BeamCandidates, BeamState
 from octavo.engine.philox import sample_seed
+from octavo.engine.prompt_lookup import PromptLookup
 from octavo.engine.sequence_rules import SequenceRules, has_rules
 from octavo.sampling_params import SamplingParams
 from octavo.token_logprobs import TokenLogprobs
@@ -72,6 +73,7 @@ class Sequence:
     num_siblings: int = field(init=False)
     draw_seed: int = field(init=False)
     beams: BeamState | None = None  # the search that this sequence is a beam of
+    lookup: PromptLookup | None = None  # its guesses, once any were looked for
     has_rules: bool = field(init=False)  # its logits are changed before a token is chosen
     is_plain: bool = field(init=False)  # nothing but a token of its own logits is wanted
     _rules: SequenceRules | None = None
@@ -97,6 +99,10 @@ class Sequence:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def newest_token_id(self) -> int:
+        return self.token_ids[-1]
 
     @property
     def num_output_tokens(self) -> int:
@@ -176,6 +182,14 @@ class Sequence:
     def replace_block(self, index: int, block_id: int) -> None:
         self.block_ids[index] = block_id
         self._packed_table = None
+
+    def drop_blocks(self, num_kept: int) -> list[int]:
+        """Shorten the table to num_kept blocks and return those that left it."""
+        dropped = self.block_ids[num_kept:]
+        if dropped:
+            del self.block_ids[num_kept:]
+            self._packed_table = None
+        return dropped
 
     def take_blocks(self) -> list[int]:
         """Empty the table and return what it held."""

@@ -5,6 +5,7 @@ preemption, whose tokens stay known, and on a decode worker, which is given the 
 """
 
 from collections.abc import Iterable
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,12 @@ class SequenceRules:
     @property
     def _counts_output(self) -> bool:
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    def copy(self) -> "SequenceRules":
+        """The same rules, which may be told of other tokens from here on."""
+        twin = copy(self)
+        twin.seen, twin.written = self.seen.copy(), self.written.copy()
+        return twin
 
     def add(self, token_id: int) -> None:
         """The sequence got an output token."""

@@ -1,8 +1,9 @@
-"""What one step will compute: decode rows first, prefill chunks after them."""
+"""What one step will compute: decode rows, rows of guesses, prefill chunks."""
 
 from dataclasses import dataclass, field
 
 from octavo.engine.choice import PromptScore
+from octavo.engine.draft_row import BatchRow, DraftRow
 from octavo.engine.sequence import Sequence, Status
 
 
@@ -18,15 +19,17 @@ class Chunk:
 
 @dataclass(slots=True)
 class StepPlan:
-    """Rows of one step; `sampled` are the sequences whose newest known token is among them.
+    """Rows of one step; `sampled` are those behind which a token is drawn.
 
     Behind them stand `siblings`: samples that get their first token of the same logits as the
     sequence whose prompt they share.
     """
 
     decodes: list[Sequence] = field(default_factory=list)  # one token each
+    drafts: list[DraftRow] = field(default_factory=list)  # those of a sequence in their order
     chunks: list[Chunk] = field(default_factory=list)
-    sampled: list[Sequence] = field(default_factory=list)  # decodes, finishing chunks, siblings
+    # Decodes, drafts, finishing chunks, siblings.
+    sampled: list[BatchRow] = field(default_factory=list)
     siblings: list[Sequence] = field(default_factory=list)
     sibling_rows: list[int] = field(default_factory=list)  # of each, an index into sampled
     scored: list[Chunk] = field(default_factory=list)  # those with prompt_rows
@@ -35,7 +38,16 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.decodes) + sum(chunk.num_tokens for chunk in self.chunks)
+        return self.num_single_rows + sum(chunk.num_tokens for chunk in self.chunks)
+
+    @property
+    def single_rows(self) -> list[BatchRow]:
+        """What has one row each, in the order of the batch."""
+        return [*self.decodes, *self.drafts]
+
+    @property
+    def num_single_rows(self) -> int:
+        return len(self.decodes) + len(self.drafts)
 
     @property
     def num_seqs(self) -> int:
@@ -68,7 +80,7 @@ class StepPlan:
         return num_planned - len(self.decodes)
 
     def close(self) -> None:
-        """Fix the order of the sampled sequences once every row is planned."""
-        self.sampled = self.decodes + [
+        """Fix the order of what is sampled once every row is planned."""
+        self.sampled = self.single_rows + [
             chunk.seq for chunk in self.chunks if chunk.num_tokens == chunk.seq.num_missing_tokens
         ]

@@ -14,16 +14,16 @@ import torch
 
 from octavo.engine.beam_choice import choose_beams
 from octavo.engine.choice import Choice, PromptScore, ScoredToken
+from octavo.engine.draft_row import BatchRow
 from octavo.engine.errors import InvalidLogits, NoTokenLeft
 from octavo.engine.logit_rules import apply_rules
 from octavo.engine.logprobs import on_host, score
 from octavo.engine.sampler import sample
-from octavo.engine.sequence import Sequence
 from octavo.engine.step_plan import Chunk
 
 
-def choose(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[Choice]:
-    """Choose the next token of each sequence.
+def choose(logits: torch.Tensor, seqs: Listed[BatchRow]) -> list[Choice]:
+    """Choose the token behind each row.
 
     logits: [len(seqs), vocab_size], in the model's dtype; not changed.
     """
@@ -65,7 +65,7 @@ def _score_chunk(logits: torch.Tensor, chunk: Chunk) -> PromptScore:
 
 
 def _score_chosen(
-    logits: torch.Tensor, seqs: Listed[Sequence], asked: list[int], chosen: list[Choice]
+    logits: torch.Tensor, seqs: Listed[BatchRow], asked: list[int], chosen: list[Choice]
 ) -> None:
     """Give the tokens of the asked rows their log-probabilities."""
     for row, line in zip(asked, on_host(logits[asked]), strict=True):
@@ -76,7 +76,7 @@ def _score_chosen(
 
 
 def _choose_by_rules(
-    logits: torch.Tensor, seqs: Listed[Sequence], ruled: list[int], chosen: list[Choice]
+    logits: torch.Tensor, seqs: Listed[BatchRow], ruled: list[int], chosen: list[Choice]
 ) -> None:
     """Set `chosen` of the ruled rows, which holds InvalidLogits where the model's own are that."""
     own = logits[ruled].float()

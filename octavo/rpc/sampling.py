@@ -27,6 +27,7 @@ _SCALARS = frozenset(
         "ignore_eos",
         "n",
         "best_of",
+        "prompt_lookup",
     }
 )
 _LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"})
@@ -110,6 +111,7 @@ def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
         stop_token_ids=params.stop_token_ids,
         allowed_token_ids=params.allowed_token_ids,
         n=params.num_samples,
+        prompt_lookup=params.prompt_lookup,
     )
     if params.logit_bias:
         message.logit_bias.update(params.logit_bias)

@@ -57,6 +57,10 @@ class WorkerConfig:
     cuda_graphs: bool = field(
         default=True, metadata={"help": "Replay decode steps on a GPU instead of launching them."}
     )
+    max_draft_tokens: int = field(
+        default=8,
+        metadata={"help": "Tokens a step guesses ahead for a sequence by prompt lookup; 0: none."},
+    )
     gpu_memory_utilization: float = field(
         default=0.9, metadata={"help": "Share of a GPU for weights, activations and KV."}
     )
@@ -130,6 +134,7 @@ class WorkerConfig:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             cuda_graphs=self.cuda_graphs,
+            max_draft_tokens=self.max_draft_tokens,
             gpu_memory_utilization=self.gpu_memory_utilization,
             kv_cache_bytes=self.kv_cache_bytes,
             num_blocks=self.num_blocks,

@@ -1,8 +1,8 @@
 """Every field of SamplingParams and OutputOptions, in process and through the split, is the same.
 
 The table is checked against the proto: a field that is new there has to come here. Each case is run
-alone in one engine; all cases at once through services, cold, cached, streamed and preempted, must
-give the same tokens, text, reasons and log-probabilities.
+alone in one engine, which guesses no tokens; all cases at once through services, cold, cached,
+streamed and preempted, must give the same tokens, text, reasons and log-probabilities.
 """
 
 import asyncio
@@ -60,6 +60,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
         SEARCH | {"n": 3, "beam_search": LONG},
     ],
     "allowed_token_ids": [{"allowed_token_ids": [40, 41, 42, IM_END]}],
+    "prompt_lookup": [{"prompt_lookup": True}, {"prompt_lookup": False}],
     "include_text": [{}],  # and the next: the table's test sends them as messages
     "include_token_ids": [{}],
     "logprobs": [{"logprobs": None}, {"logprobs": 0}, {"logprobs": 20}],
@@ -69,7 +70,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "echo": [{"echo": True}],
 }
 PREEMPTIONS = ("recompute", "swap")
-SHOWS_ELSEWHERE = {"include_text", "include_token_ids", "echo"}
+SHOWS_ELSEWHERE = {"prompt_lookup", "include_text", "include_token_ids", "echo"}
 UNSUPPORTED: dict[str, Any] = {
     "json_schema": "{}",
     "regex": "a",
@@ -176,8 +177,8 @@ def make_llm(model: Path, num_blocks: int = 512, **settings: Any) -> LLM:
 
 @pytest.fixture(scope="module")
 def alone(llama: Path) -> list[Result]:
-    """Each case by itself, with nothing cached."""
-    llm = make_llm(llama)
+    """Each case by itself, with nothing cached and nothing guessed."""
+    llm = make_llm(llama, max_draft_tokens=0)
     results = []
     for number, case in enumerate(ALL):
         llm._group_key = bytes([number] * 32)  # nothing of another case is found

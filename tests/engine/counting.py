@@ -10,8 +10,11 @@ from octavo.block_key import block_key
 from octavo.engine.beam_choice import choose_beams
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.choice import Choice
+from octavo.engine.draft_planner import DraftPlanner
+from octavo.engine.draft_row import BatchRow, DraftRow
 from octavo.engine.limits import Limits
 from octavo.engine.prefix_cache import KeyFunction, PrefixCache
+from octavo.engine.row_cost import RowCost
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
 from octavo.engine.step_plan import StepPlan
@@ -40,18 +43,22 @@ class CountingRunner:
     def execute(self, plan: StepPlan) -> list[Choice]:
         self.num_rows += plan.num_tokens
         rows = planned_rows(plan)
-        for seq, num_tokens in rows:
-            start = seq.num_computed_tokens
-            self.fill(seq.block_ids, seq.token_ids, range(start, start + num_tokens))
-        for seq, num_tokens in rows:
-            for position in range(seq.num_computed_tokens + num_tokens):
-                slot = seq.block_ids[position // self._block_size], position % self._block_size
-                assert self._slots[slot] == tuple(seq.token_ids[: position + 1])
-        choices: list[Choice] = [seq.num_tokens + 1000 * seq.sample_index for seq in plan.sampled]
-        if any(seq.beams is not None for seq in plan.sampled):
+        for row, num_tokens in rows:
+            start = row.num_computed_tokens
+            self.fill(blocks_of(row), row.token_ids, range(start, start + num_tokens))
+        for row, num_tokens in rows:
+            block_ids = blocks_of(row)
+            for position in range(row.num_computed_tokens + num_tokens):
+                slot = block_ids[position // self._block_size], position % self._block_size
+                assert self._slots[slot] == tuple(row.token_ids[: position + 1])
+        choices: list[Choice] = [self.draw(row) for row in plan.sampled]
+        if any(row.beams is not None for row in plan.sampled if isinstance(row, Sequence)):
             logits = torch.randn(len(plan.sampled), 4, generator=self._random)
             choose_beams(logits, plan.sampled, range(len(plan.sampled)), choices)
         return choices
+
+    def draw(self, row: BatchRow) -> int:
+        return row.num_tokens + 1000 * row.sample_index
 
     def copy_block(self, source: int, target: int) -> None:
         self.copies.append((source, target))
@@ -82,9 +89,14 @@ class CountingRunner:
                 self._slots[block_id, offset] = tokens
 
 
-def planned_rows(plan: StepPlan) -> list[tuple[Sequence, int]]:
-    """(sequence, number of rows) in the order of the batch."""
-    return [(seq, 1) for seq in plan.decodes] + [(c.seq, c.num_tokens) for c in plan.chunks]
+def planned_rows(plan: StepPlan) -> list[tuple[BatchRow, int]]:
+    """(whose, number of rows) in the order of the batch."""
+    chunks: list[tuple[BatchRow, int]] = [(c.seq, c.num_tokens) for c in plan.chunks]
+    return [(row, 1) for row in plan.single_rows] + chunks
+
+
+def blocks_of(row: BatchRow) -> list[int]:
+    return row.seq.block_ids if isinstance(row, DraftRow) else row.block_ids
 
 
 def make_scheduler(
@@ -94,10 +106,20 @@ def make_scheduler(
     max_num_batched_tokens: int = 64,
     key_function: KeyFunction = block_key,
     swap: SwapSpace | None = None,
+    max_draft_tokens: int = 0,
 ) -> Scheduler:
     pool = BlockPool(num_blocks)
-    limits = Limits(block_size, max_num_seqs, max_num_batched_tokens, num_blocks * block_size)
-    return Scheduler(pool, PrefixCache(pool, block_size, key_function), limits, swap=swap)
+    limits = Limits(
+        block_size,
+        max_num_seqs,
+        max_num_batched_tokens,
+        num_blocks * block_size,
+        num_draft_rows=max_draft_tokens,
+    )
+    cost = RowCost(fixed=0.1, per_token=0.0)
+    drafts = DraftPlanner(pool, limits, max_draft_tokens, cost) if max_draft_tokens else None
+    cache = PrefixCache(pool, block_size, key_function)
+    return Scheduler(pool, cache, limits, swap=swap, drafts=drafts)
 
 
 def make_sequence(
@@ -136,9 +158,10 @@ def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
     assert plan.num_tokens <= limits.max_num_batched_tokens
     assert plan.num_seqs <= limits.max_num_seqs
     written: Counter[tuple[int, int]] = Counter()
-    for seq, num_tokens in planned_rows(plan):
+    for row, num_tokens in planned_rows(plan):
+        seq = row.seq if isinstance(row, DraftRow) else row
         assert seq.status is Status.RUNNING
-        start = seq.num_computed_tokens
+        start = row.num_computed_tokens
         assert start + num_tokens <= len(seq.block_ids) * limits.block_size
         for position in range(start, start + num_tokens):
             block_id = seq.block_ids[position // limits.block_size]

@@ -212,7 +212,7 @@ def test_a_member_that_is_cancelled_leaves_the_others_what_they_share() -> None:
 def plan_of(num_decodes: int, num_tokens: int, seconds: float) -> StepPlan:
     seq = make_sequence("x", [1])
     chunks = [Chunk(seq, num_tokens)] if num_tokens else []
-    return StepPlan([seq] * num_decodes, chunks, seconds=seconds)
+    return StepPlan([seq] * num_decodes, chunks=chunks, seconds=seconds)
 
 
 def test_the_cheaper_way_is_that_of_the_formula() -> None:
