@@ -1,8 +1,12 @@
 """How a request wants its tokens chosen; router, workers and `LLM` check it here."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.grammar.constraint import FIELDS, Constraint, check_constraint
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_BYTES = 256
@@ -27,7 +31,7 @@ _RANGES = (
     ("logprobs", 0, MAX_LOGPROBS),
     ("prompt_logprobs", 0, MAX_LOGPROBS),
 )
-_LISTS = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "allowed_token_ids")
+_LISTS = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "allowed_token_ids", "choice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,12 @@ class SamplingParams:
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    # What the output must be; at most one.
+    json_schema: str | Mapping[str, Any] | None = None  # frozen: its JSON
+    regex: str | None = None
+    ebnf_grammar: str | None = None
+    choice: tuple[str, ...] = ()
+    json_object: bool = False
 
     def __post_init__(self) -> None:
         self._freeze()
@@ -82,6 +92,11 @@ class SamplingParams:
             self._check_stops()
         if self.logit_bias or self.bad_words or self.bad_words_ids or self.allowed_token_ids:
             self._check_tokens()
+        if given := self._constraints():
+            check_constraint(given)
+            if self.ignore_eos:
+                end = "which ends with an end-of-sequence token"
+                raise ValueError(f"ignore_eos must be false beside {next(iter(given))}, {end}")
 
     def _freeze(self) -> None:
         """Callers of LLM write lists; the frozen value holds tuples."""
@@ -94,6 +109,8 @@ class SamplingParams:
             object.__setattr__(self, "bad_words_ids", tuple(map(tuple, self.bad_words_ids)))
         if self.logit_bias:
             object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        if isinstance(self.json_schema, Mapping):
+            object.__setattr__(self, "json_schema", _json(self.json_schema))
 
     def _check_stops(self) -> None:
         _check_texts("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_STRING_BYTES)
@@ -111,6 +128,18 @@ class SamplingParams:
             if not token_ids:
                 raise ValueError("bad_words_ids holds an empty sequence; each needs 1 id or more")
             _check_ids("bad_words_ids", token_ids, MAX_BAD_WORD_TOKENS)
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """What the output must be, if anything is asked for."""
+        for name, value in self._constraints().items():
+            return Constraint.of(name, value)
+        return None
+
+    def _constraints(self) -> dict[str, object]:
+        """The fields among FIELDS that are set; an empty text is, and will be refused."""
+        values = {name: getattr(self, name) for name in FIELDS}
+        return {name: value for name, value in values.items() if value or value == ""}
 
     @property
     def is_greedy(self) -> bool:
@@ -152,6 +181,13 @@ class SamplingParams:
             raise ValueError(f"allowed_token_ids leaves no token to choose: {why}")
         if len(banned) >= vocab_size:
             raise ValueError("bad_words_ids leaves no token to choose: every one is ruled out")
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(schema, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"json_schema cannot be written as JSON: {error}") from error
 
 
 def _out_of_range(name: str, value: float, low: float, high: float) -> ValueError:

@@ -1,10 +1,12 @@
 """Builds request messages from what callers write: text, chat or token ids, and keywords."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
 from octavo.client.chat import CHAT_FIELDS, ChatFields, chat_messages
+from octavo.grammar.constraint import FIELDS
 from octavo.inference.v1 import inference_pb2 as pb
+from octavo.rpc.sampling import set_constraint
 from octavo.sampling_params import SamplingParams
 from octavo.text.chat import Message
 
@@ -36,6 +38,11 @@ class SamplingFields(TypedDict, total=False):
     skip_special_tokens: bool
     logprobs: int | None
     prompt_logprobs: int | None
+    json_schema: str | Mapping[str, Any] | None
+    regex: str | None
+    ebnf_grammar: str | None
+    choice: Sequence[str]
+    json_object: bool
 
 
 class RequestFields(SamplingFields, ChatFields, total=False):
@@ -78,7 +85,8 @@ def generate_request(
         names = _SAMPLING_FIELDS
     request = pb.GenerateRequest(sampling=pb.SamplingParams(), output=pb.OutputOptions())
     _set_prompt(request, prompt, _chat_fields(fields))
-    for name in sorted(names):
+    set_constraint(request.sampling, params)
+    for name in sorted(names.difference(FIELDS)):
         _set(request.output if name in _OUTPUT_FIELDS else request.sampling, name, params)
     for name in _REQUEST_FIELDS & fields.keys():
         part = request.output if name == "echo" else request

@@ -1,12 +1,12 @@
 """Rules that change a row of logits before its token is chosen, in this order:
 
-    logit_bias -> allowed_token_ids -> bad words, min_tokens -> repetition penalty
+    logit_bias -> allowed_token_ids -> bad words, min_tokens -> grammar -> repetition penalty
                -> presence, frequency penalty -> (sampler: temperature, min-p, top-k, top-p)
 
 Each step is a function of the rows and their sequences and works on all rows at once, through lists
-of (row, token) places: what a rule does not name is neither read nor written. A further mask, such
-as a grammar's, is one more function among `STEPS`, behind `ban`. Arithmetic is float32, as in the
-logits processors of `transformers`.
+of (row, token) places: what a rule does not name is neither read nor written. A grammar alone names
+nearly all tokens of its rows, by a mask. Arithmetic is float32, as in the logits processors of
+`transformers`.
 """
 
 from collections.abc import Callable
@@ -67,6 +67,24 @@ def ban(logits: torch.Tensor, rules: Listed[SequenceRules], token_ids: Listed[li
         places.put(torch.full_like(places.values(), -torch.inf))
 
 
+def follow_grammars(
+    logits: torch.Tensor, rules: Listed[SequenceRules], token_ids: Listed[list[int]]
+) -> None:
+    """Tokens with which a row's grammar cannot go on, its end among them."""
+    found = [(row, rule.matcher) for row, rule in enumerate(rules) if rule.matcher is not None]
+    if found:
+        rows = [row for row, _ in found]
+        matchers = [matcher for _, matcher in found]
+        packed = torch.from_numpy(matchers[0].masks.compute(matchers)).to(logits.device)
+        bits = packed.unsqueeze(-1) & _bits_of_a_byte(logits.device)  # [rows, bytes, 8]
+        is_banned = bits.flatten(1)[:, : logits.shape[1]] == 0
+        logits[rows] = logits[rows].masked_fill_(is_banned, -torch.inf)
+
+
+def _bits_of_a_byte(device: torch.device) -> torch.Tensor:
+    return 2 ** torch.arange(8, dtype=torch.uint8, device=device)
+
+
 def penalise_repetition(
     logits: torch.Tensor, rules: Listed[SequenceRules], token_ids: Listed[list[int]]
 ) -> None:
@@ -91,7 +109,14 @@ def penalise_output(
 
 
 Step = Callable[[torch.Tensor, Listed[SequenceRules], Listed[list[int]]], None]
-STEPS: tuple[Step, ...] = (add_bias, keep_allowed, ban, penalise_repetition, penalise_output)
+STEPS: tuple[Step, ...] = (
+    add_bias,
+    keep_allowed,
+    ban,
+    follow_grammars,
+    penalise_repetition,
+    penalise_output,
+)
 
 
 class _Places:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from octavo.block_key import BlockKey
 from octavo.engine.sequence_rules import SequenceRules, has_rules
+from octavo.grammar.matcher import Grammar
 from octavo.sampling_params import SamplingParams
 from octavo.token_logprobs import TokenLogprobs
 
@@ -44,6 +45,7 @@ class Sequence:
     group_key: bytes
     sample_index: int = 0
     eos_token_ids: frozenset[int] = frozenset()
+    grammar: Grammar | None = None  # of sampling.constraint
     # KV of the prompt comes from a prefill worker: admission ends in FILLING, `join` makes it run.
     is_pulled: bool = False
     # Blocks stay held after the last token until the scheduler's `release`.
@@ -79,7 +81,11 @@ class Sequence:
         """Made when they are first needed, of every token known by then."""
         if self._rules is None:
             self._rules = SequenceRules(
-                self.sampling, self.token_ids, self.num_prompt_tokens, self.eos_token_ids
+                self.sampling,
+                self.token_ids,
+                self.num_prompt_tokens,
+                self.eos_token_ids,
+                self.grammar,
             )
         return self._rules
 

@@ -7,9 +7,6 @@ from octavo.sampling_params import SamplingParams
 # Fields of later versions, with the values that change nothing and are therefore accepted.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "n": (1,),
-    "json_schema": (),
-    "regex": (),
-    "ebnf_grammar": (),
 }
 _SCALARS = frozenset(
     {
@@ -24,6 +21,10 @@ _SCALARS = frozenset(
         "repetition_penalty",
         "seed",
         "ignore_eos",
+        "json_schema",
+        "regex",
+        "ebnf_grammar",
+        "json_object",
     }
 )
 _LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"})
@@ -48,6 +49,10 @@ def sampling_from_proto(
             values[name] = value
         elif name == "bad_words_ids":
             values[name] = [word.ids for word in value]
+        elif name == "choice":
+            if not value.values:
+                raise InvalidRequest("sampling.choice", "sampling.choice must have 1 text or more")
+            values[name] = tuple(value.values)
         elif value not in UNSUPPORTED[name]:
             raise Unsupported(f"sampling.{name}")
     if output is not None:
@@ -82,7 +87,21 @@ def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
         message.logit_bias.update(params.logit_bias)
     for token_ids in params.bad_words_ids:
         message.bad_words_ids.add(ids=token_ids)
+    set_constraint(message, params)
     return message
+
+
+def set_constraint(message: inference_pb2.SamplingParams, params: SamplingParams) -> None:
+    """Write the one that is set, if any."""
+    constraint = params.constraint
+    if constraint is None:
+        return
+    if constraint.field == "choice":
+        message.choice.values.extend(params.choice)
+    elif constraint.field == "json_object":
+        message.json_object = True
+    else:
+        setattr(message, constraint.field, constraint.text)
 
 
 def output_to_proto(params: SamplingParams) -> inference_pb2.OutputOptions | None:
