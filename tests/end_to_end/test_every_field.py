@@ -24,6 +24,15 @@ from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
 PROMPT = prompt_of(37, seed="every field")
 IM_END = 2
 CLOSE: dict[str, float] = {"rel": 1e-5, "abs": 1e-5}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "größe": {"type": "integer", "minimum": 0, "maximum": 99},
+        "c": {"type": "string", "maxLength": 5},
+    },
+    "required": ["größe", "c"],
+    "additionalProperties": False,
+}
 BASE: dict[str, Any] = {"seed": 11, "max_tokens": 44, "temperature": 1.0, "logprobs": 4}
 
 # Each case changes BASE; where it must show, its result differs from that of BASE.
@@ -51,6 +60,17 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "bad_words": [{"bad_words": ["e", "the", "worker"], "temperature": 0.0}],
     "bad_words_ids": [{"bad_words_ids": [[i] for i in range(0, 384, 2)]}],
     "allowed_token_ids": [{"allowed_token_ids": [40, 41, 42, IM_END]}],
+    "json_schema": [
+        {"json_schema": SCHEMA},
+        {"json_schema": SCHEMA, "temperature": 0.0, "repetition_penalty": 1.3},
+    ],
+    "regex": [{"regex": "[a-z]{3,5}( [0-9]{2,40})+"}, {"regex": "x", "max_tokens": 1}],
+    "ebnf_grammar": [
+        {"ebnf_grammar": 'start: "é" ("," N)+\nN: /[0-9]{2}/', "logit_bias": {IM_END: -5.0}},
+        {"ebnf_grammar": 'root ::= "a" [b-d]+', "min_tokens": 9},
+    ],
+    "choice": [{"choice": ["the prefill worker", "the decode worker", "🙂"]}],
+    "json_object": [{"json_object": True}],
     "include_text": [{}],  # and the next: the table's test sends them as messages
     "include_token_ids": [{}],
     "logprobs": [{"logprobs": None}, {"logprobs": 0}, {"logprobs": 20}],
@@ -62,9 +82,6 @@ CASES: dict[str, list[dict[str, Any]]] = {
 SHOWS_ELSEWHERE = {"include_text", "include_token_ids", "echo"}
 UNSUPPORTED: dict[str, Any] = {
     "n": 2,
-    "json_schema": "{}",
-    "regex": "a",
-    "ebnf_grammar": "root ::= 'a'",
 }
 ALL = [case for cases in CASES.values() for case in cases]
 
