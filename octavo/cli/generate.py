@@ -34,6 +34,13 @@ def generate(
     ] = None,
     bad_word: Annotated[list[str] | None, typer.Option(help="Shall not come; repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
+    json_schema: Annotated[
+        typer.FileText | None, typer.Option(help="File with a schema that the answer follows.")
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="The whole answer matches it.")] = None,
+    choice: Annotated[
+        list[str] | None, typer.Option(help="The answer is this text or another; repeatable.")
+    ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Ends the output; repeatable.")] = None,
     chat: Annotated[
         bool, typer.Option("--chat/--raw", help="As a chat message, or as text to go on from.")
@@ -59,6 +66,9 @@ def generate(
         "repetition_penalty": repetition_penalty,
         "bad_words": bad_word or None,
         "seed": seed,
+        "json_schema": json_schema.read() if json_schema else None,
+        "regex": regex,
+        "choice": choice or None,
         "stop": stop or None,
         "tools": read_tools(tools) if tools else None,
     }

@@ -9,6 +9,7 @@ their own ids: whether a grammar compiles, and how large it gets, depends on no 
 """
 
 import json
+import os
 import resource
 import signal
 import sys
@@ -21,6 +22,7 @@ from octavo.grammar.source import compile_source, source_of
 
 TIME_LIMIT_S = 1.0
 MEMORY_LIMIT_BYTES = 1 << 30
+NICENESS = 5
 
 
 class ByteVocabulary:
@@ -51,6 +53,7 @@ def byte_tokenizer(specials: Mapping[int, str], eos_token_ids: Sequence[int]) ->
 
 def main() -> None:
     """Answer every line until the input ends."""
+    os.nice(NICENESS)  # steps of models come first
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's end is ours
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever it computes

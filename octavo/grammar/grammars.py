@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -19,7 +19,7 @@ from octavo.grammar.constraint import Constraint
 from octavo.grammar.matcher import Grammar
 from octavo.grammar.vocabulary import NoGrammars, Vocabulary
 
-MAX_WAITING = 32
+MAX_WAITING = 16
 MAX_KEPT = 256
 MAX_KEPT_BYTES = 4 << 20  # of text; what is compiled of it is larger
 
@@ -103,10 +103,8 @@ async def compiled_grammars(vocabulary: Vocabulary) -> AsyncIterator[Grammars[Gr
     """For a worker; made before it serves, since that holds up the whole process."""
     checker = Checker(vocabulary.special_tokens, vocabulary.eos_token_ids)
     compiler = Compiler(vocabulary)
-    try:
+    with suppress(NoGrammars):  # whoever asks for one is told
         compiler.prepare()
-    except NoGrammars:
-        pass  # said again to whoever asks for one
 
     def work(constraint: Constraint) -> Grammar:
         return compiler.compile(constraint, checker.source_of(constraint))
