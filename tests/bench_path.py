@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
-from structured_output import (  # noqa: E402
+from structured_output import (
     check_outputs,
     random_requests,
     run_batch,

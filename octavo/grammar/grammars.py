@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -26,6 +27,13 @@ MAX_KEPT_BYTES = 4 << 20  # of text; what is compiled of it is larger
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why there is no grammar; an exception would gather a traceback each time it is raised."""
+
+    reason: str
+
+
 class TooManyGrammars(Exception):
     """So many wait to be compiled that another one would wait too long."""
 
@@ -37,9 +45,9 @@ class Grammars(Generic[Result]):
         """work: runs on the thread; raises ValueError for a constraint that is no good."""
         self._thread = thread
         self._work = work
-        self._kept: OrderedDict[Constraint, Result | str] = OrderedDict()  # or why there is none
+        self._kept: OrderedDict[Constraint, Result | Refusal] = OrderedDict()
         self._num_kept_bytes = 0
-        self._awaited: dict[Constraint, asyncio.Future[Result | str]] = {}
+        self._awaited: dict[Constraint, asyncio.Future[Result | Refusal]] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -56,11 +64,11 @@ class Grammars(Generic[Result]):
             found = self._kept[constraint]
         else:
             found = await asyncio.shield(self._begin(constraint))  # others may wait for it too
-        if isinstance(found, str):
-            raise ValueError(found)
+        if isinstance(found, Refusal):
+            raise ValueError(found.reason)
         return found
 
-    def _begin(self, constraint: Constraint) -> "asyncio.Future[Result | str]":
+    def _begin(self, constraint: Constraint) -> "asyncio.Future[Result | Refusal]":
         future = self._awaited.get(constraint)
         if future is None:
             if len(self._awaited) >= MAX_WAITING:
@@ -71,13 +79,13 @@ class Grammars(Generic[Result]):
             future.add_done_callback(partial(self._keep, constraint))
         return future
 
-    def _try(self, constraint: Constraint) -> Result | str:
+    def _try(self, constraint: Constraint) -> Result | Refusal:
         try:
             return self._work(constraint)
         except ValueError as error:
-            return str(error)
+            return Refusal(str(error))
 
-    def _keep(self, constraint: Constraint, future: "asyncio.Future[Result | str]") -> None:
+    def _keep(self, constraint: Constraint, future: "asyncio.Future[Result | Refusal]") -> None:
         del self._awaited[constraint]
         if future.cancelled() or future.exception() is not None:
             return  # whoever waits for it is told

@@ -4,14 +4,18 @@ constraint --source_of--> text --LLMatcher--> a matcher, or why there is none
 """
 
 import json
+from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo.grammar.constraint import Constraint
 
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
 # White space without an end is what models fall into where JSON lets them.
-JSON_DEFAULTS = {"whitespace_pattern": r"\x20|\r?\n[\x20\t]{0,40}"}
+JSON_DEFAULTS: "JsonCompileOptions" = {"whitespace_pattern": r"\x20|\r?\n[\x20\t]{0,40}"}
 LIMITS = LLParserLimits(verbose_errors=False)
 
 

@@ -10,7 +10,7 @@ import grpc
 import jsonschema
 import pytest
 
-from checkpoints import tiny_llama
+from checkpoints import scripted, tiny_llama
 from checkpoints.tokenizer import IM_END
 from end_to_end.fleet import running_fleet
 from end_to_end.prompts import GREEDY, expected, prompt_of, streamed
@@ -145,3 +145,20 @@ async def test_required_calls_always_parse_and_follow_their_schema(
         free = await client.generate(CHAT, tools=TOOLS, seed=0, max_tokens=40)
         assert not free.tool_calls
         await fleet.wait_until_quiet()
+
+
+async def test_the_documents_example_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that writes `"` when it may, so that strings end."""
+    page = (Path(__file__).parents[2] / "docs" / "structured_output.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    quote = 3 + ord('"') - ord("!")
+    model = scripted(tmp_path / "m", {}, default=quote)
+    async with running_fleet(model) as fleet:
+        code = code.replace("127.0.0.1:50051", fleet.address)
+        await asyncio.to_thread(exec, code, {})
+        await fleet.wait_until_quiet()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("stop {'city': '', 'country': '', 'is_capital': ")
+    assert second in ("yes", "no")

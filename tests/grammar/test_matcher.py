@@ -104,7 +104,7 @@ def test_a_matcher_that_failed_allows_nothing_not_even_the_end(compiler: Compile
     """To the library a failed matcher means: end here."""
     good, bad = (compiled(compiler, "json_object", True).matcher() for _ in range(2))
     bad.accept(3)
-    masks = good.masks.compute([bad, good, bad])
+    masks = good.masks.compute([bad, good, bad.fork()])
     assert not masks[0].any() and not masks[2].any() and masks[1].any()
     assert bad.failure
     assert allowed(bad.fork(), VOCAB_SIZE) == []
