@@ -73,16 +73,25 @@ def follow_grammars(
     """Tokens with which a row's grammar cannot go on, its end among them."""
     found = [(row, rule.matcher) for row, rule in enumerate(rules) if rule.matcher is not None]
     if found:
-        rows = [row for row, _ in found]
         matchers = [matcher for _, matcher in found]
-        packed = torch.from_numpy(matchers[0].masks.compute(matchers)).to(logits.device)
-        bits = packed.unsqueeze(-1) & _bits_of_a_byte(logits.device)  # [rows, bytes, 8]
-        is_banned = bits.flatten(1)[:, : logits.shape[1]] == 0
-        logits[rows] = logits[rows].masked_fill_(is_banned, -torch.inf)
+        banned = _unpacked(~matchers[0].masks.compute(matchers), logits)
+        for (row, _), is_banned in zip(found, banned, strict=True):
+            logits[row].masked_fill_(is_banned, -torch.inf)
 
 
-def _bits_of_a_byte(device: torch.device) -> torch.Tensor:
-    return 2 ** torch.arange(8, dtype=torch.uint8, device=device)
+def _unpacked(bits: npt.NDArray[np.uint8], logits: torch.Tensor) -> torch.Tensor:
+    """[rows, vocab_size] bool of [rows, bytes] whose lowest bits come first."""
+    vocab_size = logits.shape[1]
+    if logits.is_cuda:
+        return unpack_on_device(torch.from_numpy(bits).to(logits.device), vocab_size)
+    each = np.unpackbits(bits, axis=1, count=vocab_size, bitorder="little")
+    return torch.from_numpy(each.view(np.bool_))
+
+
+def unpack_on_device(bits: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """The same of bits that are on a GPU: an eighth of the bytes had to go there."""
+    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return ((bits.unsqueeze(-1) >> places) & 1).flatten(1)[:, :vocab_size].bool()
 
 
 def penalise_repetition(
