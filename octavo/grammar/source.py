@@ -54,7 +54,7 @@ def compile_source(source: str, tokenizer: LLTokenizer, field: str) -> LLMatcher
 
 def reason_of(matcher: LLMatcher) -> str:
     """Why a matcher failed."""
-    error = matcher.get_error().strip()
+    error = matcher.get_error().removesuffix("<non-verbose/>").strip()
     if error.startswith("NoExtension"):
         return "no text matches it"
     return error

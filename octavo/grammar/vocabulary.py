@@ -20,7 +20,8 @@ class NoGrammars(ValueError):
 class Vocabulary:
     """Of one model."""
 
-    content: dict[str, Any]  # of tokenizer.json, every end of sequence a special token
+    tokenizer_json: str  # every end of sequence a special token; empty if there is none
+    special_tokens: dict[int, str]  # those that no text is made of, by id
     vocab_size: int  # of the model, which may have more rows of logits than there are tokens
     eos_token_ids: tuple[int, ...]
 
@@ -30,11 +31,16 @@ class Vocabulary:
 
         No `transformers`: where its classes rebuild a tokenizer, the tokens stay what they are.
         """
-        content = _read(folder / "tokenizer.json")
-        eos = tuple(sorted(eos_token_ids))
-        if content:
-            content["added_tokens"] = _added_tokens(content, folder, eos)
-        return cls(content, vocab_size, eos)
+        path, eos = folder / "tokenizer.json", tuple(sorted(eos_token_ids))
+        if not path.is_file():
+            return cls("", {}, vocab_size, eos)
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        added = _added_tokens(content, folder, eos)
+        if added != content["added_tokens"]:
+            text = json.dumps({**content, "added_tokens": added})
+        special_tokens = {token["id"]: token["content"] for token in added if token["special"]}
+        return cls(text, special_tokens, vocab_size, eos)
 
     @cached_property
     def tokenizer(self) -> LLTokenizer:
@@ -43,23 +49,17 @@ class Vocabulary:
         Raises:
             NoGrammars: there is none the library can read, or the model ends no output.
         """
-        if not self.content:
+        if not self.tokenizer_json:
             raise NoGrammars("the model has no tokenizer.json")
         if not self.eos_token_ids:
             raise NoGrammars("the model has no end-of-sequence token, which ends an output")
-        size = max(self.vocab_size, 1 + max(map(int, self.special_tokens), default=0))
+        size = max(self.vocab_size, 1 + max(self.special_tokens, default=0))
         try:
             return LLTokenizer(
-                json.dumps(self.content), n_vocab=size, eos_token=list(self.eos_token_ids)
+                self.tokenizer_json, n_vocab=size, eos_token=list(self.eos_token_ids)
             )
         except Exception as error:
             raise NoGrammars(f"the model's tokenizer is not fit for grammars: {error}") from error
-
-    @property
-    def special_tokens(self) -> dict[int, str]:
-        """Those that no text is made of, by id."""
-        added = self.content.get("added_tokens", ())
-        return {token["id"]: token["content"] for token in added if token["special"]}
 
 
 def _added_tokens(
@@ -70,8 +70,9 @@ def _added_tokens(
     One that counts as text would be allowed inside of strings, and would end the output there.
     """
     added = {token["id"]: token for token in content["added_tokens"]}
-    config = _read(folder / "tokenizer_config.json")
-    for token_id, token in config.get("added_tokens_decoder", {}).items():
+    config = folder / "tokenizer_config.json"
+    settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    for token_id, token in settings.get("added_tokens_decoder", {}).items():
         known = {"id": int(token_id), "content": token["content"]}
         added.setdefault(int(token_id), {**_ADDED, **known, "special": token.get("special", False)})
     texts = _texts(content["model"]["vocab"], eos_token_ids)
@@ -90,10 +91,3 @@ def _texts(
     else:
         found = {i: text for text, i in vocabulary.items() if i in token_ids}
     return {token_id: found.get(token_id, f"<|end {token_id}|>") for token_id in token_ids}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return content if isinstance(content, dict) else {}
