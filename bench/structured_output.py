@@ -96,6 +96,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-seconds", type=float, default=float("inf"), help="then it stops")
     args = parser.parse_args()
     llm = LLM(args.model, dtype=args.dtype)
     asked = random_requests(args.requests, args.max_tokens, args.seed)
@@ -106,6 +107,8 @@ def main() -> None:
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=len(asked))
         for start in range(0, len(asked), args.batch):
+            if time.perf_counter() - began > args.max_seconds:
+                break
             batch = asked[start : start + args.batch]
             outputs = run_batch(llm, batch)
             faults += check_outputs(outputs, batch)
@@ -113,7 +116,7 @@ def main() -> None:
             num_tokens += sum(len(output.outputs[0].token_ids) for output in outputs)
             progress.advance(task, len(batch))
     seconds = time.perf_counter() - began
-    print(f"{args.model}: {len(asked)} requests, {dict(reasons)}, {len(faults)} faults")
+    print(f"{args.model}: {reasons.total()} requests, {dict(reasons)}, {len(faults)} faults")
     print(f"{num_tokens} tokens in {seconds:.1f} s, {num_tokens / seconds:.0f} tokens/s")
     print("\n".join(faults[:20]))
     sys.exit(1 if faults else 0)
