@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 # White space without an end is what models fall into where JSON lets them.
 JSON_DEFAULTS: "JsonCompileOptions" = {"whitespace_pattern": r"\x20|\r?\n[\x20\t]{0,40}"}
-LIMITS = LLParserLimits(verbose_errors=False)
+# A lexer's state takes 1 to 2 kB, and every sequence has a lexer of its own.
+LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 
 
 def source_of(constraint: Constraint) -> str:

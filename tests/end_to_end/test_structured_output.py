@@ -125,8 +125,8 @@ async def test_required_calls_always_parse_and_follow_their_schema(
     ):
         for choice, names in (("required", set(SCHEMAS)), (one, {'größe "x"'})):
             num_ended = 0
-            for seed in range(4):
-                fields: dict[str, Any] = {"seed": seed, "max_tokens": 400}
+            for seed in range(2):
+                fields: dict[str, Any] = {"seed": seed, "max_tokens": 250}
                 whole = await client.generate(CHAT, tools=TOOLS, tool_choice=choice, **fields)
                 found = [(call.name, call.arguments_json) for call in whole.tool_calls]
                 if whole.finish_reason == "tool_calls":
@@ -141,7 +141,7 @@ async def test_required_calls_always_parse_and_follow_their_schema(
                 )
                 assert local.outputs[0].token_ids == whole.token_ids
                 assert [(c.name, c.arguments) for c in local.outputs[0].tool_calls] == found
-            assert num_ended >= 3 or choice == "required"
+            assert num_ended == 2 or choice == "required"
         free = await client.generate(CHAT, tools=TOOLS, seed=0, max_tokens=40)
         assert not free.tool_calls
         await fleet.wait_until_quiet()
