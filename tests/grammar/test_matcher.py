@@ -7,12 +7,14 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from llguidance import LLParserLimits
 from tokenizers import Tokenizer
 
 from checkpoints import tiny_tokenizer, write_tokenizer
 from checkpoints.tokenizer import END_OF_TEXT, IM_END
 from grammar.conftest import VOCAB_SIZE
 from grammar.walks import allowed, walk
+from octavo.grammar import source
 from octavo.grammar.compiler import Compiler
 from octavo.grammar.constraint import Constraint
 from octavo.grammar.matcher import Grammar
@@ -110,16 +112,18 @@ def test_a_matcher_that_failed_allows_nothing_not_even_the_end(compiler: Compile
     assert allowed(bad.fork(), VOCAB_SIZE) == []
 
 
-def test_a_step_that_is_too_costly_fails_its_own_sequence_alone(compiler: Compiler) -> None:
-    grammar = compiled(compiler, "regex", "(.*a.{20}b.*|.*b.{21}a.*|.*c.{22}d.*|.*d.{23}c.*){8}")
-    matcher = grammar.matcher()
-    rng = random.Random(2)
-    for _ in range(200):
-        if not (choices := allowed(matcher, VOCAB_SIZE)):
+def test_a_sequence_that_reaches_a_limit_fails_alone(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "LIMITS", LLParserLimits(max_lexer_states=100))
+    grammar = compiled(compiler, "regex", "(.*a.{12}b)+")
+    matcher, other, rng = grammar.matcher(), grammar.matcher(), random.Random(0)
+    for _ in range(300):
+        if not allowed(matcher, VOCAB_SIZE):
             break
-        matcher.accept(rng.choice([i for i in choices if i != IM_END]))
-    other = grammar.matcher()
-    assert allowed(other, VOCAB_SIZE)
+        matcher.accept(byte_token(rng.choice(b"abc")))
+    assert matcher.failure is not None and "too many states" in matcher.failure
+    assert allowed(other, VOCAB_SIZE) and other.failure is None
 
 
 @pytest.mark.parametrize("is_added", [True, False])
