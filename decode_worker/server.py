@@ -16,12 +16,15 @@ from octavo.decode_worker.prompt_pull import PromptPuller
 from octavo.decode_worker.servicer import DecodeServicer
 from octavo.engine.engine import Engine
 from octavo.engine.loop import EngineLoop
+from octavo.grammar.grammars import Grammars
+from octavo.grammar.matcher import Grammar
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.server import Server
 from octavo.transfer.copy_thread import CopyThread
 from octavo.transfer.peers import Peers
 from octavo.transfer.receiver import ReceivePath
 from octavo.worker.attempts import Attempts
+from octavo.worker.grammar import worker_grammars
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits
 from octavo.worker.servicer import WorkerServicer
@@ -67,7 +70,7 @@ async def running_decode_worker(
     with closing(CopyThread()) as copies:
         path = ReceivePath(engine.kv_cache, facts.layout, copies)
         peers = Peers(facts.layout, config.internal_tls, config.transport)
-        async with EngineLoop(engine, news) as loop:
+        async with worker_grammars(config, engine) as grammars, EngineLoop(engine, news) as loop:
             puller = PromptPuller(
                 loop=loop,
                 scheduler=engine.scheduler,
@@ -76,7 +79,7 @@ async def running_decode_worker(
                 vocab_size=engine.model_config.vocab_size,
                 max_request_s=config.max_request_s,
             )
-            decodes = _decode_servicer(config, engine, loop, puller, streams)
+            decodes = _decode_servicer(config, engine, loop, puller, streams, grammars)
             workers = WorkerServicer(facts, engine, loop, streams, path.counters)
             worker_pb2_grpc.add_DecodeServiceServicer_to_server(decodes, server.grpc)
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server.grpc)
@@ -96,6 +99,7 @@ def _decode_servicer(
     loop: EngineLoop,
     puller: PromptPuller,
     streams: OpenStreams,
+    grammars: Grammars[Grammar],
 ) -> DecodeServicer:
     return DecodeServicer(
         loop=loop,
@@ -111,6 +115,7 @@ def _decode_servicer(
         puller=puller,
         attempts=Attempts(_no_state, config.max_request_s),
         streams=streams,
+        grammars=grammars,
     )
 
 

@@ -19,6 +19,8 @@ from octavo.decode_worker.prompt_pull import PromptPuller
 from octavo.engine.loop import EngineLoop
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence
+from octavo.grammar.grammars import Grammars
+from octavo.grammar.matcher import Grammar
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.errors import (
     Aborted,
@@ -30,6 +32,7 @@ from octavo.rpc.errors import (
 from octavo.rpc.sampling import invalid_sampling
 from octavo.worker.attempts import Attempt, Attempts
 from octavo.worker.engine_errors import engine_errors
+from octavo.worker.grammar import grammar_of
 from octavo.worker.many_calls import Call, CallContext, DecodeManyContext, serve_many_decodes
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
@@ -54,6 +57,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
     puller: PromptPuller
     attempts: Attempts[None]
     streams: OpenStreams
+    grammars: Grammars[Grammar]
 
     async def Decode(self, _: object, context: DecodeContext) -> None:
         """The first message starts the request; the stream is the lease on its blocks."""
@@ -64,6 +68,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
             with self.streams.one(), engine_errors():
                 seq = self._sequence(spec, is_pulled=start.HasField("kv"))
                 self._check_samples(seq)
+                seq.grammar = await grammar_of(spec, self.grammars)
                 if seq.is_pulled:
                     await self.puller.meet(start.kv.prefill)
                 else:

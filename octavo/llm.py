@@ -10,9 +10,10 @@ The shape is vLLM's: `LLM(model=...).generate(prompts, params)`.
 import itertools
 import secrets
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 from rich.progress import Progress
@@ -25,11 +26,18 @@ from octavo.engine.core_set import llm_cores
 from octavo.engine.load import Counters
 from octavo.engine.pinned_team import on_this_thread, team_of
 from octavo.engine.sequence import Sequence
+from octavo.grammar.compiler import Compiler
+from octavo.grammar.constraint import Constraint
+from octavo.grammar.grammars import MAX_KEPT
+from octavo.grammar.matcher import Grammar
+from octavo.grammar.tool_calls import tool_call_grammar
+from octavo.grammar.vocabulary import Vocabulary
 from octavo.local_request import CompletionOutput, LocalRequest, RequestOutput
 from octavo.sampling_params import SamplingParams, check_prompt_logprobs
 from octavo.text.chat import Message, Tool, tool_names
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tool_calls import AUTO, ToolUse, check_format_name, choose_format
+from octavo.text.tool_choice import ToolChoice, forced_functions
 
 Prompt = str | Listed[int] | Mapping[str, Any]  # text, token ids, or a mapping of either
 Messages = Listed[Message]
@@ -75,6 +83,7 @@ class LLM:
         # Nobody else shares this process's cache, so any key does.
         self._group_key = secrets.token_bytes(32)
         self._numbers = itertools.count()
+        self._path = path
 
     def default_sampling_params(self) -> SamplingParams:
         """What the model's generation_config.json asks for."""
@@ -108,24 +117,46 @@ class LLM:
         use_tqdm: bool = True,
         *,
         tools: Listed[Tool] | None = None,
+        tool_choice: ToolChoice = "auto",
         **options: Any,
     ) -> list[RequestOutput]:
         """Answer a chat, or each of a list of chats, through the model's chat template.
 
         tools: what the model may call, each {"type": "function", "function": {...}}.
+        tool_choice: "auto", "none", "required" (calls alone, one or more) or
+            {"type": "function", "function": {"name": ...}} (one call of it).
         options: add_generation_prompt, continue_final_message and chat_template_kwargs, as in
             `Tokenizer.encode_chat`.
         """
         chats: list[Any] = list(messages)
         if chats and isinstance(chats[0], Mapping):
             chats = [chats]
-        offered = tools or ()
+        offered = tools or () if tool_choice != "none" else ()
+        forced = forced_functions(offered, tool_choice)
         prompts: list[Prompt] = [
             self.tokenizer.encode_chat(chat, tools=offered, **options) for chat in chats
         ]
         format = self._tool_call_format
         tool_use = ToolUse(format, tool_names(offered)) if format and offered else None
+        if forced:
+            samplings = self._per_prompt(sampling_params, len(prompts))
+            grammar = self._grammar_of_calls(forced, is_one=tool_choice != "required")
+            sampling_params = [replace(each, ebnf_grammar=grammar) for each in samplings]
         return self._complete(prompts, sampling_params, use_tqdm, tool_use)
+
+    @cached_property
+    def _grammar(self) -> Callable[[Constraint], Grammar]:
+        """Compiles; made when it is first needed, which takes a moment."""
+        model = self.engine.model_config
+        vocabulary = Vocabulary.load(self._path, model.vocab_size, model.eos_token_ids)
+        return lru_cache(MAX_KEPT)(Compiler(vocabulary).compile)
+
+    def _grammar_of_calls(self, functions: list[dict[str, Any]], *, is_one: bool) -> str:
+        format = self._tool_call_format
+        if format is None:
+            raise ValueError("tool_choice needs a model whose way of writing tool calls is known")
+        special_tokens = self.tokenizer.special_tokens
+        return tool_call_grammar(format, functions, special_tokens, is_one=is_one)
 
     def _complete(
         self,
@@ -167,6 +198,7 @@ class LLM:
             ids = (*sampling.bad_words_ids, *found)
             sampling = replace(sampling, bad_words=(), bad_words_ids=ids)
         check_prompt_logprobs(len(token_ids), sampling.prompt_logprobs)
+        constraint = sampling.constraint
         seq = Sequence(
             seq_id=str(next(self._numbers)),
             token_ids=list(token_ids),
@@ -174,6 +206,7 @@ class LLM:
             sampling=replace(sampling, logprobs=sampling.computed_logprobs),
             group_key=self._group_key,
             eos_token_ids=frozenset(self.engine.model_config.eos_token_ids),
+            grammar=None if constraint is None else self._grammar(constraint),
         )
         self.engine.check(seq)
         return LocalRequest(seq, text, self.tokenizer, tools, sampling)

@@ -1,9 +1,12 @@
 """How a request wants its tokens chosen; router, workers and `LLM` check it here."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+from octavo.grammar.constraint import FIELDS, Constraint, check_constraint
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_BYTES = 256
@@ -34,7 +37,7 @@ _RANGES = (
     ("best_of", 1, MAX_SAMPLES),
 )
 _BESIDE_BEAMS = "has no meaning beside beam_search"
-_LISTS = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "allowed_token_ids")
+_LISTS = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "allowed_token_ids", "choice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,12 @@ class SamplingParams:
     best_of: int | None = None  # None: n
     beam_search: BeamSearch | None = None
     prompt_lookup: bool | None = None  # None: where it pays
+    # What the output must be; at most one.
+    json_schema: str | Mapping[str, Any] | None = None  # frozen: its JSON
+    regex: str | None = None
+    ebnf_grammar: str | None = None
+    choice: tuple[str, ...] = ()
+    json_object: bool = False
 
     def __post_init__(self) -> None:
         self._freeze()
@@ -123,6 +132,11 @@ class SamplingParams:
             self._check_stops()
         if self.logit_bias or self.bad_words or self.bad_words_ids or self.allowed_token_ids:
             self._check_tokens()
+        if given := self._constraints():
+            check_constraint(given)
+            if self.ignore_eos:
+                end = "which ends with an end-of-sequence token"
+                raise ValueError(f"ignore_eos must be false beside {next(iter(given))}, {end}")
 
     def _freeze(self) -> None:
         """Callers of LLM write lists; the frozen value holds tuples."""
@@ -135,6 +149,8 @@ class SamplingParams:
             object.__setattr__(self, "bad_words_ids", tuple(map(tuple, self.bad_words_ids)))
         if self.logit_bias:
             object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        if isinstance(self.json_schema, Mapping):
+            object.__setattr__(self, "json_schema", _json(self.json_schema))
 
     def _check_beams(self, beams: BeamSearch) -> None:
         """What makes no sense where tokens are not sampled, and text is known at the end alone."""
@@ -146,6 +162,8 @@ class SamplingParams:
         for name, value in {**unset, "logprobs": None, "stop": ()}.items():
             if getattr(self, name) != value and not (name == "top_k" and self.top_k == -1):
                 raise ValueError(f"{name} {_BESIDE_BEAMS}")
+        for name in self._constraints():
+            raise ValueError(f"{name} {_BESIDE_BEAMS}")
 
     def _check_stops(self) -> None:
         _check_texts("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_STRING_BYTES)
@@ -183,6 +201,18 @@ class SamplingParams:
     def computed_logprobs(self) -> int | None:
         """`logprobs`, or what choosing the best samples needs."""
         return 0 if self.logprobs is None and self.chooses_best else self.logprobs
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """What the output must be, if anything is asked for."""
+        for name, value in self._constraints().items():
+            return Constraint.of(name, value)
+        return None
+
+    def _constraints(self) -> dict[str, object]:
+        """The fields among FIELDS that are set; an empty text is, and will be refused."""
+        values = {name: getattr(self, name) for name in FIELDS}
+        return {name: value for name, value in values.items() if value or value == ""}
 
     @property
     def is_greedy(self) -> bool:
@@ -225,6 +255,13 @@ class SamplingParams:
             raise ValueError(f"allowed_token_ids leaves no token to choose: {why}")
         if len(banned) >= vocab_size:
             raise ValueError("bad_words_ids leaves no token to choose: every one is ruled out")
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(schema, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"json_schema cannot be written as JSON: {error}") from error
 
 
 def _out_of_range(name: str, value: float, low: float, high: float) -> ValueError:

@@ -24,6 +24,7 @@ from octavo.transfer.copy_thread import CopyThread
 from octavo.transfer.namespace import shared_memory_namespace
 from octavo.transfer.segment import SegmentError, StagingSegment, sweep_dead_segments
 from octavo.transfer.sender import SendPath, blocks_per_chunk
+from octavo.worker.grammar import worker_grammars
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits
 from octavo.worker.servicer import WorkerServicer
@@ -69,7 +70,7 @@ async def running_prefill_worker(
     handovers = Handovers(Handover, config.max_request_s)
     streams, news = OpenStreams(), CacheNews()
     with _send_path(config, engine, facts) as path:
-        async with EngineLoop(engine, news) as loop:
+        async with worker_grammars(config, engine) as grammars, EngineLoop(engine, news) as loop:
             server = Server(SERVICES)
             prefills = PrefillServicer(
                 loop=loop,
@@ -78,6 +79,7 @@ async def running_prefill_worker(
                 eos_token_ids=frozenset(engine.model_config.eos_token_ids),
                 handovers=handovers,
                 streams=streams,
+                grammars=grammars,
             )
             pulls = PullServicer(facts.worker.epoch, facts.layout, path, handovers, streams)
             workers = WorkerServicer(facts, engine, loop, streams, path.counters)

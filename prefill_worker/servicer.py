@@ -11,6 +11,8 @@ from octavo.block_key import prompt_digest
 from octavo.engine.beam_state import BeamCandidates, BeamState
 from octavo.engine.loop import EngineLoop
 from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
+from octavo.grammar.grammars import Grammars
+from octavo.grammar.matcher import Grammar
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.prefill_worker.handover import PREFILL, PULL, Handover, Handovers
 from octavo.rpc.durations import duration
@@ -20,6 +22,7 @@ from octavo.transfer.progress import PromptProgress
 from octavo.worker.attempts import Write
 from octavo.worker.beams import beam_delta, candidates_to_proto
 from octavo.worker.engine_errors import engine_errors
+from octavo.worker.grammar import grammar_of
 from octavo.worker.many_calls import CallContext, PrefillManyContext, serve_many_prefills
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
@@ -38,6 +41,7 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
     eos_token_ids: frozenset[int]
     handovers: Handovers
     streams: OpenStreams
+    grammars: Grammars[Grammar]
 
     async def Prefill(self, request: worker_pb2.PrefillRequest, context: PrefillContext) -> None:
         """Ends normally only after the pull, if there is one, acknowledged the last block."""
@@ -46,6 +50,7 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
             spec = read_sequence(request.sequence, self.limits)
             is_known = self.handovers.is_open(spec.key)
             with self.streams.one(belongs_to_open_request=is_known), engine_errors():
+                grammar = await grammar_of(spec, self.grammars)
                 async with self.handovers.leg(spec.key, PREFILL) as attempt:
                     progress = PromptProgress(len(spec.token_ids), self.block_size)
                     digest = prompt_digest(spec.group_key, spec.token_ids)
@@ -55,7 +60,7 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
                         await attempt.wait_for(PULL)
                     write = attempt.writer(PREFILL, context.write)
                     prefill = _Prefill(
-                        spec, attempt.state, progress, write, self.eos_token_ids
+                        spec, grammar, attempt.state, progress, write, self.eos_token_ids
                     )
                     await prefill.run(self.loop, arrived)
 
@@ -69,6 +74,7 @@ class _Prefill:
     """One admitted request."""
 
     spec: SequenceSpec
+    grammar: Grammar | None
     handover: Handover
     progress: PromptProgress
     write: Write[worker_pb2.PrefillResponse]
@@ -83,6 +89,7 @@ class _Prefill:
             sampling=self._first_token_only(),
             group_key=self.spec.group_key,
             eos_token_ids=self.eos_token_ids,
+            grammar=self.grammar,
             is_leased=True,
         )
         async with loop.lease(seq) as stream:

@@ -18,6 +18,7 @@ from functools import partial
 from octavo.block_key import MAX_SALT_BYTES
 from octavo.inference.v1 import inference_pb2
 from octavo.router.chat import check_chat, encode_chat, tools_of
+from octavo.router.grammar import GrammarReader
 from octavo.router.model import ServedModel
 from octavo.rpc.errors import InvalidRequest, NotFound, Overloaded, Unsupported
 from octavo.rpc.sampling import invalid_sampling, sampling_from_proto
@@ -69,12 +70,14 @@ class RequestReader:
         self,
         model: ServedModel,
         threads: Executor,
+        grammars: GrammarReader,
         *,
         max_context_tokens: Callable[[], int],
         group_key_of: Callable[[str], bytes],
     ) -> None:
         self._model = model
         self._threads = threads
+        self._grammars = grammars
         self._max_context_tokens = max_context_tokens
         self._group_key_of = group_key_of
         self._num_queued_bytes = 0
@@ -85,12 +88,14 @@ class RequestReader:
 
         Raises:
             InvalidRequest, NotFound, Unsupported: naming the field.
+            Overloaded: too much text, or too many grammars, wait already.
         """
         arrived_at = time.monotonic()
         self.check_model(message.model)
         _check_fields(message)
         sampling = await self._sampling(message)
         prompt_token_ids = await self._prompt(message)
+        sampling = await self._grammars.read(sampling, message.chat)
         return Request(
             request_id=message.request_id or secrets.token_hex(16),
             prompt_token_ids=prompt_token_ids,

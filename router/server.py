@@ -26,6 +26,7 @@ from octavo.router.background import Background, background
 from octavo.router.config import RouterConfig
 from octavo.router.discovery import watch_names
 from octavo.router.generation import Generator
+from octavo.router.grammar import GrammarReader, router_grammars
 from octavo.router.model import ServedModel
 from octavo.router.pace import Pace
 from octavo.router.request import RequestReader
@@ -89,6 +90,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
     """Everything that `serve` runs, for as long as the block lasts."""
     async with AsyncExitStack() as stack:
         threads = stack.enter_context(ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer"))
+        grammars = await stack.enter_async_context(router_grammars(model))
         tasks = await stack.enter_async_context(background())
         workers = Workers(
             vocab_size=model.vocab_size,
@@ -112,6 +114,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
         reader = RequestReader(
             model,
             threads,
+            GrammarReader(model, grammars),
             max_context_tokens=partial(workers.context_of, model.max_context_tokens),
             group_key_of=secret.group_key_of,
         )

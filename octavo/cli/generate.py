@@ -37,6 +37,13 @@ def generate(
     bad_word: Annotated[list[str] | None, typer.Option(help="Shall not come; repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
     n: Annotated[int | None, typer.Option("-n", help="Answers, 1 to 128; default 1.")] = None,
+    json_schema: Annotated[
+        typer.FileText | None, typer.Option(help="File with a schema that the answer follows.")
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="The whole answer matches it.")] = None,
+    choice: Annotated[
+        list[str] | None, typer.Option(help="The answer is this text or another; repeatable.")
+    ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Ends the output; repeatable.")] = None,
     prompt_lookup: Annotated[
         bool | None, typer.Option(help="Guess tokens from the text so far; default: if it pays.")
@@ -66,6 +73,9 @@ def generate(
         "bad_words": bad_word or None,
         "seed": seed,
         "n": n,
+        "json_schema": json_schema.read() if json_schema else None,
+        "regex": regex,
+        "choice": choice or None,
         "stop": stop or None,
         "prompt_lookup": prompt_lookup,
         "tools": read_tools(tools) if tools else None,

@@ -1,11 +1,12 @@
 """Builds request messages from what callers write: text, chat or token ids, and keywords."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
 from octavo.client.chat import CHAT_FIELDS, ChatFields, chat_messages
+from octavo.grammar.constraint import FIELDS
 from octavo.inference.v1 import inference_pb2 as pb
-from octavo.rpc.sampling import beams_to_proto
+from octavo.rpc.sampling import beams_to_proto, set_constraint
 from octavo.sampling_params import BeamSearch, SamplingParams
 from octavo.text.chat import Message
 
@@ -41,6 +42,11 @@ class SamplingFields(TypedDict, total=False):
     best_of: int | None
     beam_search: BeamSearch | None
     prompt_lookup: bool | None
+    json_schema: str | Mapping[str, Any] | None
+    regex: str | None
+    ebnf_grammar: str | None
+    choice: Sequence[str]
+    json_object: bool
 
 
 class RequestFields(SamplingFields, ChatFields, total=False):
@@ -83,7 +89,8 @@ def generate_request(
         names = _SAMPLING_FIELDS
     request = pb.GenerateRequest(sampling=pb.SamplingParams(), output=pb.OutputOptions())
     _set_prompt(request, prompt, _chat_fields(fields))
-    for name in sorted(names):
+    set_constraint(request.sampling, params)
+    for name in sorted(names.difference(FIELDS)):
         _set(request.output if name in _OUTPUT_FIELDS else request.sampling, name, params)
     for name in _REQUEST_FIELDS & fields.keys():
         part = request.output if name == "echo" else request

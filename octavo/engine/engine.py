@@ -55,6 +55,8 @@ class Engine:
         seq.sampling.check_vocabulary(self.model_config.vocab_size, seq.eos_token_ids)
         if seq.sampling.bad_words:
             raise ValueError("bad_words are texts; a tokenizer makes bad_words_ids of them")
+        if (seq.sampling.constraint is None) != (seq.grammar is None):
+            raise ValueError("a constraint in sampling comes with its compiled grammar")
         self.scheduler.check(seq)
 
     def step(

@@ -17,6 +17,7 @@ from octavo.engine.beam_state import Beam, BeamCandidates, BeamState
 from octavo.engine.philox import sample_seed
 from octavo.engine.prompt_lookup import PromptLookup
 from octavo.engine.sequence_rules import SequenceRules, has_rules
+from octavo.grammar.matcher import Grammar
 from octavo.sampling_params import SamplingParams
 from octavo.token_logprobs import TokenLogprobs
 
@@ -47,6 +48,7 @@ class Sequence:
     group_key: bytes
     sample_index: int = 0
     eos_token_ids: frozenset[int] = frozenset()
+    grammar: Grammar | None = None  # of sampling.constraint
     # KV of the prompt comes from a prefill worker: admission ends in FILLING, `join` makes it run.
     is_pulled: bool = False
     # Blocks stay held after the last token until the scheduler's `release`. Its siblings hold none:
@@ -92,7 +94,11 @@ class Sequence:
         """Made when they are first needed, of every token known by then."""
         if self._rules is None:
             self._rules = SequenceRules(
-                self.sampling, self.token_ids, self.num_prompt_tokens, self.eos_token_ids
+                self.sampling,
+                self.token_ids,
+                self.num_prompt_tokens,
+                self.eos_token_ids,
+                self.grammar,
             )
         return self._rules
 
@@ -163,6 +169,7 @@ class Sequence:
             group_key=self.group_key,
             sample_index=sample_index,
             eos_token_ids=self.eos_token_ids,
+            grammar=self.grammar,
             status=Status.RUNNING,
             block_keys=list(self.block_keys),
             num_computed_tokens=self.num_tokens,

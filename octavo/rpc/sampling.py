@@ -6,12 +6,6 @@ from octavo.inference.v1 import inference_pb2
 from octavo.rpc.errors import InvalidRequest, Unsupported
 from octavo.sampling_params import BeamSearch, SamplingParams
 
-# Fields of later versions, with the values that change nothing and are therefore accepted.
-UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "json_schema": (),
-    "regex": (),
-    "ebnf_grammar": (),
-}
 _SCALARS = frozenset(
     {
         "max_tokens",
@@ -28,6 +22,10 @@ _SCALARS = frozenset(
         "n",
         "best_of",
         "prompt_lookup",
+        "json_schema",
+        "regex",
+        "ebnf_grammar",
+        "json_object",
     }
 )
 _LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias"})
@@ -59,7 +57,11 @@ def sampling_from_proto(
             values[name] = [word.ids for word in value]
         elif name == "beam_search":
             values[name] = _beams_from_proto(value)
-        elif value not in UNSUPPORTED[name]:
+        elif name == "choice":
+            if not value.values:
+                raise InvalidRequest("sampling.choice", "sampling.choice must have 1 text or more")
+            values[name] = tuple(value.values)
+        else:
             raise Unsupported(f"sampling.{name}")
     if output is not None:
         values["include_stop_text"] = output.include_stop_text
@@ -119,7 +121,21 @@ def sampling_to_proto(params: SamplingParams) -> inference_pb2.SamplingParams:
         message.bad_words_ids.add(ids=token_ids)
     if params.beam_search is not None:
         message.beam_search.CopyFrom(beams_to_proto(params.beam_search))
+    set_constraint(message, params)
     return message
+
+
+def set_constraint(message: inference_pb2.SamplingParams, params: SamplingParams) -> None:
+    """Write the one that is set, if any."""
+    constraint = params.constraint
+    if constraint is None:
+        return
+    if constraint.field == "choice":
+        message.choice.values.extend(params.choice)
+    elif constraint.field == "json_object":
+        message.json_object = True
+    else:
+        setattr(message, constraint.field, constraint.text)
 
 
 def output_to_proto(params: SamplingParams) -> inference_pb2.OutputOptions | None:

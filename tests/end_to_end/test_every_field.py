@@ -18,12 +18,21 @@ from checkpoints import tiny_llama
 from end_to_end.fleet import running_fleet
 from end_to_end.prompts import prompt_of, streamed
 from octavo import LLM, BeamSearch, SamplingParams
-from octavo.client import AsyncClient, Completion, OctavoError, TokenLogprob
+from octavo.client import AsyncClient, Completion, TokenLogprob
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
 
 PROMPT = prompt_of(37, seed="every field")
 IM_END = 2
 CLOSE: dict[str, float] = {"rel": 1e-5, "abs": 1e-5}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "größe": {"type": "integer", "minimum": 0, "maximum": 99},
+        "c": {"type": "string", "maxLength": 5},
+    },
+    "required": ["größe", "c"],
+    "additionalProperties": False,
+}
 BASE: dict[str, Any] = {"seed": 11, "max_tokens": 44, "temperature": 1.0, "logprobs": 4}
 
 SEARCH = {"seed": None, "logprobs": None}  # what a search refuses
@@ -61,6 +70,17 @@ CASES: dict[str, list[dict[str, Any]]] = {
     ],
     "allowed_token_ids": [{"allowed_token_ids": [40, 41, 42, IM_END]}],
     "prompt_lookup": [{"prompt_lookup": True}, {"prompt_lookup": False}],
+    "json_schema": [
+        {"json_schema": SCHEMA},
+        {"json_schema": SCHEMA, "temperature": 0.0, "repetition_penalty": 1.3},
+    ],
+    "regex": [{"regex": "[a-z]{3,5}( [0-9]{2,40})+"}, {"regex": "x", "max_tokens": 1}],
+    "ebnf_grammar": [
+        {"ebnf_grammar": 'start: "é" ("," N)+\nN: /[0-9]{2}/', "logit_bias": {IM_END: -5.0}},
+        {"ebnf_grammar": 'root ::= "a" [b-d]+', "min_tokens": 9},
+    ],
+    "choice": [{"choice": ["the prefill worker", "the decode worker", "🙂"]}],
+    "json_object": [{"json_object": True}],
     "include_text": [{}],  # and the next: the table's test sends them as messages
     "include_token_ids": [{}],
     "logprobs": [{"logprobs": None}, {"logprobs": 0}, {"logprobs": 20}],
@@ -71,11 +91,6 @@ CASES: dict[str, list[dict[str, Any]]] = {
 }
 PREEMPTIONS = ("recompute", "swap")
 SHOWS_ELSEWHERE = {"prompt_lookup", "include_text", "include_token_ids", "echo"}
-UNSUPPORTED: dict[str, Any] = {
-    "json_schema": "{}",
-    "regex": "a",
-    "ebnf_grammar": "root ::= 'a'",
-}
 ALL = [case for cases in CASES.values() for case in cases]
 STREAMED = [index for index, case in enumerate(ALL) if "best_of" not in case]
 
@@ -83,8 +98,7 @@ STREAMED = [index for index, case in enumerate(ALL) if "best_of" not in case]
 def test_no_field_is_forgotten() -> None:
     sampling = {field.name for field in inference_pb2.SamplingParams.DESCRIPTOR.fields}
     output = {field.name for field in inference_pb2.OutputOptions.DESCRIPTOR.fields}
-    assert sampling | output == CASES.keys() | UNSUPPORTED.keys()
-    assert not CASES.keys() & UNSUPPORTED.keys()
+    assert sampling | output == CASES.keys()
 
 
 @dataclass(frozen=True)
@@ -273,20 +287,3 @@ async def test_what_is_included_and_the_echo(llama: Path) -> None:
                 assert (bool(candidate.text), bool(candidate.token_ids)) == (text, ids)
                 assert len(candidate.logprobs.logprobs) == 5
                 assert (bool(whole.prompt.text), len(whole.prompt.token_ids)) == (text, 37)
-
-
-async def test_what_is_not_supported_is_unimplemented_by_name(llama: Path) -> None:
-    async with (
-        running_fleet(llama) as fleet,
-        grpc.aio.insecure_channel(fleet.address) as channel,
-    ):
-        stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
-        for name, value in UNSUPPORTED.items():
-            request = inference_pb2.GenerateRequest(
-                text="x", sampling=inference_pb2.SamplingParams(**{name: value})
-            )
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.Generate(request, timeout=5)
-            error = OctavoError.of(refused.value)
-            assert error.code is grpc.StatusCode.UNIMPLEMENTED
-            assert error.field == f"sampling.{name}"

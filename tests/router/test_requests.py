@@ -17,6 +17,7 @@ from octavo.inference.v1 import inference_pb2
 from octavo.inference.v1.inference_pb2 import (
     ChatMessage,
     ChatMessages,
+    ChoiceList,
     GenerateRequest,
     OutputOptions,
     SamplingParams,
@@ -51,6 +52,11 @@ REFUSED: dict[str, list[Any]] = {
     "stop": [[""], ["x" * 257], ["x"] * 17],
     "stop_token_ids": [[VOCAB], [2**31], [2**32 - 1], [1] * 65],
     "ignore_eos": [],
+    "json_schema": ["", "[]", "{", '{"if": {}}', '{"type": "x"}', "{" + " " * 2**18 + "}"],
+    "regex": ["", "(", "(?=a)", "a" * (2**18 + 1)],
+    "ebnf_grammar": ["", "x", 'start: "a"\nstart: "b"', "root ::= (", "start: start"],
+    "choice": [[], [""], ["x" * 1025], ["x"] * 1025],
+    "json_object": [],
 }
 TAKEN: dict[str, list[Any]] = {
     "max_tokens": [1, 2],
@@ -70,12 +76,14 @@ TAKEN: dict[str, list[Any]] = {
     "stop": [["x" * 256], ["x"] * 16],
     "stop_token_ids": [[0], [VOCAB - 1], [1] * 64],
     "ignore_eos": [True, False],
+    "json_schema": ["{}", "true", '{"type": "string"}', "{" + " " * (2**18 - 2) + "}"],
+    "regex": ["a", "^a|b$", "(a+)+b"],
+    "ebnf_grammar": ['start: "a"', 'root ::= "a"', "start: <|im_start|>"],
+    "choice": [["a"], ["x" * 1024], ["x", "é🙂"] * 512],
+    "json_object": [True, False],
 }
 LATER: dict[str, Any] = {
     "n": 2,
-    "json_schema": "{}",
-    "regex": "a",
-    "ebnf_grammar": "root ::= 'a'",
 }
 
 
@@ -92,6 +100,8 @@ def test_tables_cover_every_sampling_field() -> None:
 def sampling_of(name: str, value: Any) -> SamplingParams:
     if name == "bad_words_ids":
         value = [TokenIds(ids=token_ids) for token_ids in value]
+    elif name == "choice":
+        value = ChoiceList(values=value)
     return SamplingParams(**{name: value})
 
 
@@ -129,6 +139,11 @@ def bad_requests() -> list[tuple[GenerateRequest, grpc.StatusCode, str]]:
             sampling = sampling_of(name, value)
             wrong = GenerateRequest(token_ids=prompt, sampling=sampling)
             cases.append((wrong, INVALID, f"sampling.{name}"))
+    for name in ("json_schema", "regex", "ebnf_grammar"):
+        for value in TAKEN[name]:
+            beside = SamplingParams(ignore_eos=True, **{name: value})
+            wrong = GenerateRequest(token_ids=prompt, sampling=beside)
+            cases.append((wrong, INVALID, "sampling.ignore_eos"))
     for name, value in LATER.items():
         sampling = SamplingParams(**{name: value})
         later = GenerateRequest(token_ids=prompt, sampling=sampling)
