@@ -105,6 +105,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
             group_key=spec.group_key,
             eos_token_ids=self.eos_token_ids,
             is_pulled=is_pulled,
+            adapter=spec.adapter,
         )
 
     async def _check_tail(self, seq: Sequence) -> None:

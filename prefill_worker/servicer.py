@@ -46,7 +46,8 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
             with self.streams.one(belongs_to_open_request=is_known), engine_errors():
                 async with self.handovers.leg(spec.key, PREFILL) as attempt:
                     progress = PromptProgress(len(spec.token_ids), self.block_size)
-                    digest = prompt_digest(spec.group_key, spec.token_ids)
+                    adapter = spec.adapter.fingerprint if spec.adapter else ""
+                    digest = prompt_digest(spec.group_key, spec.token_ids, adapter)
                     attempt.state.offer(digest, progress, request.will_be_pulled)
                     attempt.join(PREFILL)
                     if request.will_be_pulled:
@@ -78,6 +79,7 @@ class _Prefill:
             group_key=self.spec.group_key,
             eos_token_ids=eos_token_ids,
             is_leased=True,
+            adapter=self.spec.adapter,
         )
         async with loop.lease(seq) as stream:
             async for output in stream:

@@ -17,6 +17,7 @@ def generate(
         str, typer.Option(envvar="OCTAVO_ADDRESS", help="Where the service listens.")
     ] = "127.0.0.1:50051",
     model: Annotated[str, typer.Option(help="Default: the only one served.")] = "",
+    lora_adapter: Annotated[str, typer.Option(help="A loaded LoRA adapter; default: none.")] = "",
     max_tokens: Annotated[int | None, typer.Option(help="Output tokens at most.")] = None,
     min_tokens: Annotated[int | None, typer.Option(help="Output tokens at least.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
@@ -48,6 +49,7 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     given = {
         "model": model or None,
+        "lora_adapter": lora_adapter or None,
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
         "temperature": temperature,

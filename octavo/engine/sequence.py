@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.block_key import BlockKey
+from octavo.engine.adapter import Adapter
 from octavo.engine.sequence_rules import SequenceRules, has_rules
 from octavo.sampling_params import SamplingParams
 from octavo.token_logprobs import TokenLogprobs
@@ -48,6 +49,7 @@ class Sequence:
     is_pulled: bool = False
     # Blocks stay held after the last token until the scheduler's `release`.
     is_leased: bool = False
+    adapter: Adapter | None = None
 
     status: Status = Status.WAITING
     finish_reason: FinishReason | None = None

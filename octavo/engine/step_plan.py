@@ -35,6 +35,12 @@ class StepPlan:
         return len(self.decodes) + len(self.chunks)
 
     @property
+    def has_adapters(self) -> bool:
+        """Whether any row goes through an adapter."""
+        seqs = [*self.decodes, *(chunk.seq for chunk in self.chunks)]
+        return any([seq.adapter is not None for seq in seqs])
+
+    @property
     def num_prompt_rows(self) -> int:
         return sum(len(chunk.prompt_rows) for chunk in self.scored)
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from octavo.checkpoint.adapter_config import parse_adapters
 from octavo.engine.config import EngineConfig
 from octavo.engine.core_set import parse_cores
 
@@ -73,6 +74,17 @@ class WorkerConfig:
         default=None,
         metadata={"help": "File by which workers of one host lend each other idle cpu_cores."},
     )
+    lora: tuple[str, ...] = field(
+        default=(), metadata={"help": "NAME=FOLDER of a LoRA adapter in PEFT's format; repeat it."}
+    )
+    lora_root: Path | None = field(
+        default=None,
+        metadata={
+            "help": "Adapters below this folder may be loaded by LoadAdapter; default: none."
+        },
+    )
+    max_loras: int = field(default=16, metadata={"help": "Adapters loaded at once."})
+    max_lora_rank: int = field(default=64, metadata={"help": "Largest rank of an adapter."})
     max_request_s: float = field(
         default=600.0, metadata={"help": "Ends requests that came without a deadline."}
     )
@@ -117,6 +129,9 @@ class WorkerConfig:
             gpu_memory_utilization=self.gpu_memory_utilization,
             kv_cache_bytes=self.kv_cache_bytes,
             num_blocks=self.num_blocks,
+            lora=parse_adapters(self.lora),
+            max_loras=self.max_loras,
+            max_lora_rank=self.max_lora_rank,
         )
 
     def reachable_address(self, port: int) -> str:
