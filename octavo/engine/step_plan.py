@@ -1,9 +1,12 @@
 """What one step will compute: decode rows first, prefill chunks after them."""
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from octavo.engine.choice import PromptScore
 from octavo.engine.sequence import Sequence
+
+_ADAPTER = attrgetter("adapter")  # asked of every row of every step
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,7 @@ class StepPlan:
     @property
     def has_adapters(self) -> bool:
         """Whether any row goes through an adapter."""
-        seqs = [*self.decodes, *(chunk.seq for chunk in self.chunks)]
-        return any([seq.adapter is not None for seq in seqs])
+        return any(map(_ADAPTER, self.decodes)) or any(chunk.seq.adapter for chunk in self.chunks)
 
     @property
     def num_prompt_rows(self) -> int:

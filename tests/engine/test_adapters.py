@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from checkpoints import FAMILIES, tiny_llama
-from checkpoints.adapters import adapted_run, tiny_adapter
+from checkpoints.adapters import adapted_model, adapted_run, tiny_adapter
 from engine.tiny import GREEDY, make_sequence, run, tiny_engine
 from octavo.engine.build import build_engine
 from octavo.engine.config import EngineConfig
@@ -170,8 +170,6 @@ def test_prompt_rows_in_the_middle_of_a_prompt_go_through_the_adapter(
         for output in engine.step():
             if output.prompt_logprobs is not None:
                 told[output.seq_id] += output.prompt_logprobs.logprobs
-    from checkpoints.adapters import adapted_model
-
     for seq_id, name in zip(scored, [*adapters, None], strict=True):
         model = adapted_model(llama, adapters[name] if name else None)
         with torch.inference_mode():
