@@ -86,7 +86,8 @@ def test_a_mixed_batch_is_exact_cold_cached_and_preempted(
 ) -> None:
     lengths = (1, 15, 16, 17, 33, 70)
     pairs = list(itertools.product([*adapters, None], lengths))
-    names, prompts = [name for name, _ in pairs], [prompt_of(length) for _, length in pairs]
+    names = [name for name, _ in pairs]
+    prompts = [prompt_of(length, seed=length) for _, length in pairs]
     engine = cpu_engine(llama, adapters, max_num_batched_tokens=48)
     for tag in ("cold", "hit"):
         seqs = sequences(engine, names, prompts, tag)
