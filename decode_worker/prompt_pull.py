@@ -118,7 +118,7 @@ class PromptPull:
         num_blocks = -(-len(token_ids) // block_size)
         return PullOrder(
             key=spec.key,
-            prompt_digest=prompt_digest(spec.group_key, token_ids),
+            prompt_digest=prompt_digest(spec.group_key, token_ids, spec.adapter.fingerprint),
             first_block=reserved.num_computed_tokens // block_size,
             block_ids=reserved.block_ids[:num_blocks],
             timeout_s=self.puller.max_request_s,

@@ -23,6 +23,7 @@ from octavo.rpc.server import Server
 from octavo.transfer.copy_thread import CopyThread
 from octavo.transfer.peers import Peers
 from octavo.transfer.receiver import ReceivePath
+from octavo.worker.adapters import WorkerAdapters
 from octavo.worker.attempts import Attempts
 from octavo.worker.grammar import worker_grammars
 from octavo.worker.open_streams import OpenStreams
@@ -80,7 +81,8 @@ async def running_decode_worker(
                 max_request_s=config.max_request_s,
             )
             decodes = _decode_servicer(config, engine, loop, puller, streams, grammars)
-            workers = WorkerServicer(facts, engine, loop, streams, path.counters)
+            adapters = WorkerAdapters(engine.adapters, config.lora_root, loop.tell_load)
+            workers = WorkerServicer(facts, engine, loop, streams, path.counters, adapters)
             worker_pb2_grpc.add_DecodeServiceServicer_to_server(decodes, server.grpc)
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server.grpc)
             port = await server.start(config.listen_address, tls=config.internal_tls)
@@ -109,6 +111,7 @@ def _decode_servicer(
             max_prompt_context_tokens=engine.max_model_len,
             max_context_tokens=engine.max_model_len,
             eos_token_ids=frozenset(engine.model_config.eos_token_ids),
+            adapters=engine.adapters,
         ),
         eos_token_ids=frozenset(engine.model_config.eos_token_ids),
         local_prefill_max_tokens=config.local_prefill_max_tokens,

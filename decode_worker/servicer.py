@@ -114,6 +114,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
             group_key=spec.group_key,
             eos_token_ids=self.eos_token_ids,
             is_pulled=is_pulled,
+            adapter=spec.adapter,
         )
 
     def _check_samples(self, seq: Sequence) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 from rich.progress import Progress
@@ -41,6 +42,7 @@ from octavo.text.tool_choice import ToolChoice, forced_functions
 
 Prompt = str | Listed[int] | Mapping[str, Any]  # text, token ids, or a mapping of either
 Messages = Listed[Message]
+AdapterNames = str | Listed[str | None] | None  # names of LoRA adapters; None: none
 
 __all__ = ["LLM", "CompletionOutput", "Messages", "Prompt", "RequestOutput"]
 
@@ -53,7 +55,7 @@ class LLM:
         num_threads: on a CPU, at most; default: one for each physical core this process may use.
         tool_call_format: how the model writes tool calls: auto (by its chat template), hermes,
             llama3_json or none.
-        settings: as in `octavo.engine.config.EngineConfig`.
+        settings: as in `octavo.engine.config.EngineConfig`; lora={"name": folder} loads adapters.
 
     While it generates, the calling thread stays on one core and torch uses one thread; both are as
     before when `generate` returns. The other threads sleep on cores of their own in between. Where
@@ -99,16 +101,20 @@ class LLM:
         prompts: Prompt | Listed[Prompt],
         sampling_params: SamplingParams | Listed[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        *,
+        lora_adapter: AdapterNames = None,
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs stand in the order of the prompts.
 
         A list of numbers is one prompt, a list of anything else is many. Without sampling params
-        the model's own defaults hold; one for all, or a list of one per prompt.
+        the model's own defaults hold; one for all, or a list of one per prompt. lora_adapter: the
+        name of a loaded adapter (None: the model as it is), one for all or one per prompt.
 
         Raises:
             ValueError: a prompt or a parameter cannot be run; nothing was generated.
+            UnknownAdapter: no adapter of this name is loaded.
         """
-        return self._complete(_as_list(prompts), sampling_params, use_tqdm, None)
+        return self._complete(_as_list(prompts), sampling_params, use_tqdm, None, lora_adapter)
 
     def chat(
         self,
@@ -118,6 +124,7 @@ class LLM:
         *,
         tools: Listed[Tool] | None = None,
         tool_choice: ToolChoice = "auto",
+        lora_adapter: AdapterNames = None,
         **options: Any,
     ) -> list[RequestOutput]:
         """Answer a chat, or each of a list of chats, through the model's chat template.
@@ -125,6 +132,7 @@ class LLM:
         tools: what the model may call, each {"type": "function", "function": {...}}.
         tool_choice: "auto", "none", "required" (calls alone, one or more) or
             {"type": "function", "function": {"name": ...}} (one call of it).
+        lora_adapter: as in `generate`.
         options: add_generation_prompt, continue_final_message and chat_template_kwargs, as in
             `Tokenizer.encode_chat`.
         """
@@ -142,7 +150,20 @@ class LLM:
             samplings = self._per_prompt(sampling_params, len(prompts))
             grammar = self._grammar_of_calls(forced, is_one=tool_choice != "required")
             sampling_params = [replace(each, ebnf_grammar=grammar) for each in samplings]
-        return self._complete(prompts, sampling_params, use_tqdm, tool_use)
+        return self._complete(prompts, sampling_params, use_tqdm, tool_use, lora_adapter)
+
+    def load_adapter(self, name: str, path: str | Path) -> None:
+        """Load a LoRA adapter from a PEFT folder, for `generate` and `chat` to choose.
+
+        Raises:
+            CheckpointError: it does not fit; the message says what to do.
+            AdapterConflict, TooManyAdapters: the name is taken, or max_loras are loaded.
+        """
+        self.engine.adapters.load(name, Path(path))
+
+    def unload_adapter(self, name: str) -> None:
+        """Raises UnknownAdapter."""
+        self.engine.adapters.unload(name)
 
     @cached_property
     def _grammar(self) -> Callable[[Constraint], Grammar]:
@@ -164,12 +185,15 @@ class LLM:
         sampling_params: SamplingParams | Listed[SamplingParams] | None,
         use_tqdm: bool,
         tools: ToolUse | None,
+        lora_adapter: AdapterNames,
     ) -> list[RequestOutput]:
         samplings = self._per_prompt(sampling_params, len(prompts))
         requests = [
             self._make_request(prompt, sampling, tools)
             for prompt, sampling in zip(prompts, samplings, strict=True)
         ]
+        if lora_adapter is not None:
+            self._choose_adapters(requests, lora_adapter)
         with on_this_thread(self._team, self._num_threads):
             return self._run(requests, use_tqdm)
 
@@ -186,6 +210,13 @@ class LLM:
         if len(sampling) != count:
             raise ValueError(f"{count} prompts came with {len(sampling)} sampling params")
         return list(sampling)
+
+    def _choose_adapters(self, requests: list[LocalRequest], names: AdapterNames) -> None:
+        chosen = [names] * len(requests) if isinstance(names, str) else list(names or ())
+        if len(chosen) != len(requests):
+            raise ValueError(f"{len(requests)} prompts came with {len(chosen)} lora_adapter names")
+        for request, name in zip(requests, chosen, strict=True):
+            request.seq.adapter = self.engine.adapters.named(name) if name else None
 
     def _make_request(
         self, prompt: Prompt, sampling: SamplingParams, tools: ToolUse | None

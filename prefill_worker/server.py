@@ -24,6 +24,7 @@ from octavo.transfer.copy_thread import CopyThread
 from octavo.transfer.namespace import shared_memory_namespace
 from octavo.transfer.segment import SegmentError, StagingSegment, sweep_dead_segments
 from octavo.transfer.sender import SendPath, blocks_per_chunk
+from octavo.worker.adapters import WorkerAdapters
 from octavo.worker.grammar import worker_grammars
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits
@@ -82,7 +83,8 @@ async def running_prefill_worker(
                 grammars=grammars,
             )
             pulls = PullServicer(facts.worker.epoch, facts.layout, path, handovers, streams)
-            workers = WorkerServicer(facts, engine, loop, streams, path.counters)
+            adapters = WorkerAdapters(engine.adapters, config.lora_root, loop.tell_load)
+            workers = WorkerServicer(facts, engine, loop, streams, path.counters, adapters)
             worker_pb2_grpc.add_PrefillServiceServicer_to_server(prefills, server.grpc)
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server.grpc)
             server.grpc.add_generic_rpc_handlers((pulls.handler(),))
@@ -137,4 +139,5 @@ def _input_limits(config: PrefillConfig, engine: Engine) -> InputLimits:
         max_prompt_context_tokens=engine.max_model_len,
         max_context_tokens=min(positions, config.max_model_len or positions),
         eos_token_ids=frozenset(engine.model_config.eos_token_ids),
+        adapters=engine.adapters,
     )

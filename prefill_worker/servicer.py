@@ -53,7 +53,8 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
                 grammar = await grammar_of(spec, self.grammars)
                 async with self.handovers.leg(spec.key, PREFILL) as attempt:
                     progress = PromptProgress(len(spec.token_ids), self.block_size)
-                    digest = prompt_digest(spec.group_key, spec.token_ids)
+                    adapter = spec.adapter.fingerprint if spec.adapter else ""
+                    digest = prompt_digest(spec.group_key, spec.token_ids, adapter)
                     attempt.state.offer(digest, progress, request.will_be_pulled)
                     attempt.join(PREFILL)
                     if request.will_be_pulled:
@@ -91,6 +92,7 @@ class _Prefill:
             eos_token_ids=self.eos_token_ids,
             grammar=self.grammar,
             is_leased=True,
+            adapter=self.spec.adapter,
         )
         async with loop.lease(seq) as stream:
             async for output in stream:

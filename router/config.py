@@ -122,6 +122,10 @@ class RouterConfig:
         default=None,
     )
 
+    lora_root: str | None = setting(
+        "Adapters below this folder of the workers may be loaded by LoadAdapter; default: none.",
+        default=None,
+    )
     tool_call_format: str = setting(
         "How tool calls are written: auto (by the chat template), hermes, llama3_json or none.",
         default=AUTO,

@@ -105,9 +105,9 @@ class Connection:
                     worker, self._last_complaint = joining, ""
                     watchdog = asyncio.create_task(self._end_legs_when_stuck(worker))
                 else:
-                    took_work = worker.takes_work
+                    before = worker.takes_work, worker.adapters
                     worker.observe(sample)
-                    if worker.takes_work != took_work:
+                    if (worker.takes_work, worker.adapters) != before:
                         self._roster.tell_change()
         finally:
             if watchdog is not None:

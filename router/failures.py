@@ -2,6 +2,7 @@
 
 worker says                      caller sees
 INVALID_ARGUMENT, UNIMPLEMENTED  the same, with the field
+NOT_FOUND                        the same, of an adapter that was unloaded meanwhile
 RESOURCE_EXHAUSTED               the same, with when to come back
 DEADLINE_EXCEEDED                the same
 INTERNAL, UNKNOWN                INTERNAL: a defect, in the worker's log
@@ -14,10 +15,13 @@ from grpc_status import rpc_status
 
 from octavo.router.worker import Worker
 from octavo.rpc.errors import (
+    Duplicate,
     Expired,
     InvalidRequest,
+    NotFound,
     NoWorker,
     Overloaded,
+    Precondition,
     RequestError,
     Unsupported,
 )
@@ -42,6 +46,8 @@ def leg_failure(worker: Worker, error: grpc.aio.AioRpcError) -> RequestError:
     match code:
         case grpc.StatusCode.INVALID_ARGUMENT:
             return InvalidRequest(field or "request", text)
+        case grpc.StatusCode.NOT_FOUND if field:
+            return NotFound(text, field=field)
         case grpc.StatusCode.UNIMPLEMENTED if field:
             return Unsupported(field)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -52,6 +58,21 @@ def leg_failure(worker: Worker, error: grpc.aio.AioRpcError) -> RequestError:
             return WorkerDefect(f"{worker.name} failed; see its log")
         case _:
             return worker_lost(worker, f"ended the request: {code.name}: {text}")
+
+
+def adapter_failure(worker: Worker, error: grpc.aio.AioRpcError) -> RequestError:
+    """The caller's view of a status that ended the loading or unloading of an adapter."""
+    text = f"{worker.name}: {error.details() or ''}"
+    field, _ = _details(error)
+    match error.code():
+        case grpc.StatusCode.ALREADY_EXISTS:
+            return Duplicate(text, field=field)
+        case grpc.StatusCode.FAILED_PRECONDITION:
+            return Precondition(field or "lora_root", text)
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return InvalidRequest(field or "path", text)
+        case _:
+            return leg_failure(worker, error)
 
 
 def worker_lost(worker: Worker, reason: str) -> NoWorker:

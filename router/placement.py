@@ -11,6 +11,7 @@ import random
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
+from octavo.router.adapter import AdapterFacts
 from octavo.rpc.errors import InvalidRequest, NoWorker
 
 PREFILL_HINT = "start one with `octavo prefill-worker`"
@@ -54,6 +55,7 @@ class Demand:
     # False if the whole prompt is to be computed, whatever of it is cached.
     may_reuse_prompt: bool = True
     num_samples: int = 1  # outputs of the one prompt
+    adapter: AdapterFacts | None = None  # which the workers must have; None: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class _Cost:
 
 def _prefill_costs(demand: Demand, workers: tuple[PrefillCandidate, ...]) -> list[_Cost]:
     if not workers:
-        raise NoWorker(f"no prefill worker is connected; {PREFILL_HINT}")
+        raise _nobody("prefill", PREFILL_HINT, demand.adapter)
     # The prompt and the token sampled after it.
     _check_context(demand.num_prompt_tokens + 1, [w.max_context_tokens for w in workers])
     costs = []
@@ -115,7 +117,7 @@ def _decode_costs(
     demand: Demand, workers: tuple[DecodeCandidate, ...], sequence_weight: float
 ) -> list[_Cost]:
     if not workers:
-        raise NoWorker(f"no decode worker is connected; {DECODE_HINT}")
+        raise _nobody("decode", DECODE_HINT, demand.adapter)
     num_tokens = demand.num_prompt_tokens + demand.max_tokens
     _check_context(num_tokens, [w.max_context_tokens for w in workers])
     costs = []
@@ -126,6 +128,15 @@ def _decode_costs(
             cost = worker.active_blocks + new + sequence_weight * worker.num_sequences
             costs.append(_Cost(worker.worker_id, worker.layout, cost))
     return costs
+
+
+def _nobody(role: str, hint: str, adapter: AdapterFacts | None) -> NoWorker:
+    if adapter is None:
+        return NoWorker(f"no {role} worker is connected; {hint}")
+    return NoWorker(
+        f"no {role} worker that takes requests has adapter {adapter.name!r}; load it "
+        "(LoadAdapter), or start one with --lora"
+    )
 
 
 def _cheapest_pair(

@@ -17,6 +17,7 @@ from functools import partial
 
 from octavo.block_key import MAX_SALT_BYTES
 from octavo.inference.v1 import inference_pb2
+from octavo.router.adapter import AdapterFacts
 from octavo.router.chat import check_chat, encode_chat, tools_of
 from octavo.router.grammar import GrammarReader
 from octavo.router.model import ServedModel
@@ -61,6 +62,7 @@ class Request:
     tools: ToolUse | None = None  # None: the output is text alone
     echo: bool = False
     prompt_text: str = ""  # if it is to be echoed
+    adapter: AdapterFacts | None = None
 
 
 class RequestReader:
@@ -74,12 +76,14 @@ class RequestReader:
         *,
         max_context_tokens: Callable[[], int],
         group_key_of: Callable[[str], bytes],
+        find_adapter: Callable[[str], AdapterFacts],
     ) -> None:
         self._model = model
         self._threads = threads
         self._grammars = grammars
         self._max_context_tokens = max_context_tokens
         self._group_key_of = group_key_of
+        self._find_adapter = find_adapter
         self._num_queued_bytes = 0
         self._draw = random.Random()
 
@@ -89,10 +93,12 @@ class RequestReader:
         Raises:
             InvalidRequest, NotFound, Unsupported: naming the field.
             Overloaded: too much text, or too many grammars, wait already.
+            NoWorker, Precondition: an adapter is asked for, and which one is not known.
         """
         arrived_at = time.monotonic()
         self.check_model(message.model)
         _check_fields(message)
+        adapter = self._find_adapter(message.lora_adapter) if message.lora_adapter else None
         sampling = await self._sampling(message)
         prompt_token_ids = await self._prompt(message)
         sampling = await self._grammars.read(sampling, message.chat)
@@ -107,6 +113,7 @@ class RequestReader:
             prompt_text=await self._prompt_text(message.output, sampling, prompt_token_ids),
             arrived_at=arrived_at,
             tools=tools_of(message.chat, self._model.tool_call_format),
+            adapter=adapter,
         )
 
     async def tokenize(self, message: TextInput) -> list[int]:
@@ -232,8 +239,6 @@ class RequestReader:
 def _check_fields(message: inference_pb2.GenerateRequest) -> None:
     if message.priority != 0:
         raise Unsupported("priority")
-    if message.lora_adapter:
-        raise Unsupported("lora_adapter")
     for name, limit in (("request_id", MAX_REQUEST_ID_BYTES), ("cache_salt", MAX_SALT_BYTES)):
         num_bytes = len(getattr(message, name).encode())
         if num_bytes > limit:

@@ -112,6 +112,7 @@ class Run:
             may_prefill_locally=number == 1,
             may_reuse_prompt=self._request.sampling.prompt_logprobs is None,
             num_samples=self._request.sampling.num_samples,
+            adapter=self._request.adapter,
         )
 
     def _new_attempt(self, route: Route, number: int) -> Attempt:
@@ -123,6 +124,8 @@ class Run:
             group_key=self._request.group_key,
             output=output_to_proto(self._request.sampling),
         )
+        if self._request.adapter is not None:
+            sequence.adapter.CopyFrom(self._request.adapter.to_proto())
         return Attempt(route, sequence, self.report, self._hear)
 
     def _hear(self) -> None:

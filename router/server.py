@@ -16,11 +16,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
+from octavo.inference.v1 import (
+    adapter_pb2,
+    adapter_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+)
 from octavo.registry.connection import RedisSettings
 from octavo.registry.directory import WorkerDirectory
 from octavo.registry.index import PrefixIndex
 from octavo.registry.records import WorkerRecord
+from octavo.router.adapter_servicer import AdapterServicer
+from octavo.router.adapters import Adapters
 from octavo.router.admission import Admission
 from octavo.router.background import Background, background
 from octavo.router.config import RouterConfig
@@ -47,6 +54,7 @@ from octavo.rpc.server import Server, serve_until_signal
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+ADAPTER_SERVICE_NAME = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"].full_name
 TOKENIZER_THREADS = 2
 # Requests that outlive the drain's grace get a status of ours, not a broken connection.
 LAST_WORDS_S = 0.5
@@ -109,6 +117,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             sequence_weight=config.decode_sequence_weight,
             local_prefill_max_tokens=config.local_prefill_max_tokens,
         )
+        adapters = Adapters(workers)
         admission = Admission(config.max_queued_tokens)
         generator = Generator(model, routes, admission, Pace(config.stream_interval_s))
         reader = RequestReader(
@@ -117,6 +126,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             GrammarReader(model, grammars),
             max_context_tokens=partial(workers.context_of, model.max_context_tokens),
             group_key_of=secret.group_key_of,
+            find_adapter=adapters.find,
         )
         servicer = InferenceServicer(
             model,
@@ -127,12 +137,15 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             slow_reader_s=config.slow_reader_s,
         )
         server = Server(
-            (SERVICE_NAME,),
+            (SERVICE_NAME, ADAPTER_SERVICE_NAME),
             PUBLIC_MESSAGE_BYTES,
             shares_port=config.shares_port,
             keys=KeyRing(config.api_key_file) if config.api_key_file else None,
         )
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
+        adapter_pb2_grpc.add_AdapterServiceServicer_to_server(
+            AdapterServicer(adapters, config.lora_root), server.grpc
+        )
         port = await server.start(config.listen_address, config.private_address, config.public_tls)
         stack.push_async_callback(server.grpc.stop, 0)
         tasks.start(_report_readiness(server, workers))

@@ -114,6 +114,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                     SamplingParams(**self._model.sampling_defaults)  # type: ignore[arg-type]
                 ),
                 tool_call_format=format.name if format else "",
+                lora_adapters=sorted({a.name for w in workers.connected for a in w.adapters}),
             )
         return response
 

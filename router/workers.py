@@ -52,6 +52,11 @@ class Workers:
         return self._with_role(Role.DECODE)
 
     @property
+    def connected(self) -> list[Worker]:
+        """All, whether they take requests or not."""
+        return list(self._by_id.values())
+
+    @property
     def is_ready(self) -> bool:
         return bool(self.prefills and self.decodes)
 
@@ -67,7 +72,8 @@ class Workers:
 
     @property
     def changed(self) -> asyncio.Event:
-        """Set once a worker joins, leaves, drains or is stuck; take it before you look."""
+        """Set once a worker joins, leaves, drains, is stuck or has other adapters; take it before
+        you look."""
         return self._changed
 
     def tell_change(self) -> None:

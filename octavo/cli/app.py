@@ -42,6 +42,13 @@ def up(
         str | None,
         typer.Option(envvar="OCTAVO_QUANTIZATION", help="int8, int4, gguf; default: none."),
     ] = None,
+    lora: Annotated[
+        list[str] | None, typer.Option(help="NAME=FOLDER of a LoRA adapter; repeat it.")
+    ] = None,
+    lora_root: Annotated[
+        Path | None,
+        typer.Option(envvar="OCTAVO_LORA_ROOT", help="LoadAdapter may load from below this."),
+    ] = None,
     transport: Annotated[str, typer.Option(help="auto, shared_memory or bytes.")] = "auto",
     lend_cores: Annotated[
         bool, typer.Option(help="On CPU, whether a worker with work uses the cores of idle ones.")
@@ -73,6 +80,8 @@ def up(
             kv_dtype=kv_dtype,
             device=device,
             quantization=quantization,
+            lora=tuple(lora or ()),
+            lora_root=lora_root,
             transport=transport,
             lend_cores=lend_cores,
             run_dir=run_dir,

@@ -60,6 +60,7 @@ def chat(
     tls: Tls = False,
     ca_file: CaFile = None,
     model: Annotated[str, typer.Option(help="Default: the only one served.")] = "",
+    lora_adapter: Annotated[str, typer.Option(help="A loaded LoRA adapter; default: none.")] = "",
     system: Annotated[str | None, typer.Option(help="How the model should behave.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of one answer at most.")] = 512,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
@@ -69,6 +70,8 @@ def chat(
     """Talk with a running service. /reset starts anew, /exit leaves, Ctrl-C ends an answer."""
     console = Console()
     fields = RequestFields(model=model, max_tokens=max_tokens)
+    if lora_adapter:
+        fields["lora_adapter"] = lora_adapter
     if temperature is not None:
         fields["temperature"] = temperature
     if seed is not None:

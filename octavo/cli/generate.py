@@ -19,6 +19,7 @@ def generate(
     tls: Tls = False,
     ca_file: CaFile = None,
     model: Annotated[str, typer.Option(help="Default: the only one served.")] = "",
+    lora_adapter: Annotated[str, typer.Option(help="A loaded LoRA adapter; default: none.")] = "",
     max_tokens: Annotated[int | None, typer.Option(help="Output tokens at most.")] = None,
     min_tokens: Annotated[int | None, typer.Option(help="Output tokens at least.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
@@ -61,6 +62,7 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     given = {
         "model": model or None,
+        "lora_adapter": lora_adapter or None,
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
         "temperature": temperature,

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from octavo.checkpoint.adapter_config import parse_adapters
 from octavo.cli.child import Child
 from octavo.cli.display import answer, console, prepare_model, show_ready, wait_until_ready
 from octavo.cli.gpus import count_gpus, gpu_environment
@@ -60,11 +61,14 @@ class UpConfig:
     start_timeout_s: float
     grace_s: float
     routers: int = 1
+    lora: tuple[str, ...] = ()  # NAME=FOLDER
+    lora_root: Path | None = None
 
     def __post_init__(self) -> None:
         for name, most in (("prefill_workers", 64), ("decode_workers", 64), ("routers", 16)):
             if not 1 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be 1 to {most}, got {getattr(self, name)}")
+        parse_adapters(self.lora)
         if self.routers > 1 and self.address.startswith("unix:"):
             raise ValueError(f"routers must be 1 at {self.address}: only a port can be shared")
 
@@ -152,6 +156,7 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
             arguments += ["--kv-dtype", config.kv_dtype, "--transport", config.transport]
             if config.quantization is not None:
                 arguments += ["--quantization", config.quantization]
+            arguments += adapter_arguments(config)
             arguments += core_arguments(config, shares, cores, folder)
             log = folder / f"{name}.log"
             children.append(Child(name, arguments, log, env | gpu, cores))
@@ -160,6 +165,8 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
     for role, addresses in sockets.items():
         for address in addresses:
             router += [f"--{role}-address", address]
+    if config.lora_root is not None:
+        router += ["--lora-root", str(config.lora_root.absolute())]
     secret = folder / "cache-secret"
     router += ["--cache-secret-file", str(secret)]
     names = ["router"] if config.routers == 1 else [f"router-{i}" for i in range(config.routers)]
@@ -168,6 +175,16 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
         own += ["--shares-port"] if len(names) > 1 else []
         children.append(Child(name, router + own, folder / f"{name}.log", env))
     return children
+
+
+def adapter_arguments(config: UpConfig) -> list[str]:
+    """What each worker is told of LoRA adapters."""
+    arguments = []
+    for name, path in parse_adapters(config.lora).items():
+        arguments += ["--lora", f"{name}={path.absolute()}"]
+    if config.lora_root is not None:
+        arguments += ["--lora-root", str(config.lora_root.absolute())]
+    return arguments
 
 
 def is_router(child: Child) -> bool:

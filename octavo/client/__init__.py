@@ -4,6 +4,7 @@ with Client("127.0.0.1:50051") as client:
     print(client.generate("What is a paged KV cache?", max_tokens=64).text)
 """
 
+from octavo.client.adapter import Adapter
 from octavo.client.async_client import AsyncClient, AsyncTextStream
 from octavo.client.client import Client, TextStream
 from octavo.client.completion import Candidate, Completion, Delta, FinishReason, Timing, Usage
@@ -15,6 +16,7 @@ from octavo.client.tool_call import ToolCall
 from octavo.token_logprobs import TokenLogprob, TokenLogprobs
 
 __all__ = [
+    "Adapter",
     "AsyncClient",
     "AsyncTextStream",
     "Candidate",

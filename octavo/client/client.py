@@ -5,13 +5,16 @@ from typing import Protocol, Self, TypeVar, Unpack
 
 import grpc
 
+from octavo.client.adapter import Adapter
 from octavo.client.chat import ChatFields
 from octavo.client.completion import Completion, Delta, Transcript
 from octavo.client.credentials import ClientTls, key_metadata, open_channel
 from octavo.client.error import OctavoError
 from octavo.client.model_facts import ModelFacts
 from octavo.client.request import Prompt, RequestFields, generate_request, tokenize_request
+from octavo.inference.v1 import adapter_pb2 as adapter_pb
 from octavo.inference.v1 import inference_pb2 as pb
+from octavo.inference.v1.adapter_pb2_grpc import AdapterServiceStub
 from octavo.inference.v1.inference_pb2_grpc import InferenceServiceStub
 from octavo.sampling_params import SamplingParams
 
@@ -46,6 +49,7 @@ class Client:
         """
         self._channel = open_channel(address, tls)
         self._stub = InferenceServiceStub(self._channel)
+        self._adapters = AdapterServiceStub(self._channel)
         self._timeout_s = timeout_s
         self._metadata = key_metadata(api_key)
 
@@ -119,6 +123,29 @@ class Client:
                 self._stub.ListModels.future(request, self._s(timeout_s), self._metadata)
             ).models
         )
+
+    def load_adapter(self, name: str, path: str, *, timeout_s: float | None = None) -> Adapter:
+        """Load a LoRA adapter on every worker; path: its folder, relative to --lora-root."""
+        request = adapter_pb.LoadAdapterRequest(name=name, path=path)
+        call = self._adapters.LoadAdapter.future(request, self._s(timeout_s), self._metadata)
+        return Adapter.of(_answer(call).adapter)
+
+    def unload_adapter(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Let no new request choose an adapter; those that run with it finish."""
+        request = adapter_pb.UnloadAdapterRequest(name=name)
+        _answer(self._adapters.UnloadAdapter.future(request, self._s(timeout_s), self._metadata))
+
+    def get_adapter(self, name: str, *, timeout_s: float | None = None) -> Adapter:
+        """Return a loaded adapter."""
+        request = adapter_pb.GetAdapterRequest(name=name)
+        call = self._adapters.GetAdapter.future(request, self._s(timeout_s), self._metadata)
+        return Adapter.of(_answer(call).adapter)
+
+    def list_adapters(self, *, timeout_s: float | None = None) -> list[Adapter]:
+        """Return what is loaded, by name."""
+        request = adapter_pb.ListAdaptersRequest()
+        call = self._adapters.ListAdapters.future(request, self._s(timeout_s), self._metadata)
+        return [Adapter.of(each) for each in _answer(call).adapters]
 
     def _s(self, timeout_s: float | None) -> float | None:
         return self._timeout_s if timeout_s is None else timeout_s

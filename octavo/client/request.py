@@ -55,6 +55,7 @@ class RequestFields(SamplingFields, ChatFields, total=False):
     model: str  # default: the only one served
     request_id: str
     cache_salt: str
+    lora_adapter: str  # name of a loaded LoRA adapter; default: the model as it is
     add_special_tokens: bool  # of a text prompt; default true
     echo: bool  # the completion has the prompt
 

@@ -9,6 +9,7 @@ import torch
 from octavo.checkpoint.config import ModelConfig, load_config
 from octavo.checkpoint.fingerprint import model_fingerprint
 from octavo.checkpoint.resolve import resolve_model
+from octavo.engine.adapters import Adapters
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.config import EngineConfig
 from octavo.engine.cores import Cores
@@ -72,6 +73,7 @@ def build_engine(
         quantization=config.quantization,
         kv_dtype=layout.torch_dtype,
     )
+    adapters = load_adapters(config, decoder, layout, torch_dtype(dtype))
     if kernels is None and device.type == "cpu":
         from octavo.kernels.cpu.ops import warm_up
 
@@ -104,7 +106,7 @@ def build_engine(
     max_blocks = -(-limits.max_model_len // limits.block_size)
     rows = DecodeRows(limits.max_decode_rows, max_blocks, limits.block_size)
     runner = ModelRunner(model, kv_cache.kv, policy, rows, cores)
-    return Engine(scheduler, runner, kv_cache, model_config, cores)
+    return Engine(scheduler, runner, kv_cache, model_config, cores, adapters=adapters)
 
 
 def build_layout(
@@ -120,6 +122,21 @@ def build_layout(
         model_fingerprint=model_fingerprint(path),
         quantization=config.quantization or "",
     )
+
+
+def load_adapters(
+    config: EngineConfig, decoder: DecoderModel, layout: KVLayout, dtype: torch.dtype
+) -> Adapters:
+    """The adapters that are there from the start, in what reads others later."""
+    has_fp8_cache = layout.torch_dtype == torch.float8_e4m3fn
+    adapters = Adapters(
+        decoder.adapter_loader(dtype, config.max_lora_rank, has_fp8_cache=has_fp8_cache).read,
+        config.max_loras,
+    )
+    for name, path in config.lora.items():
+        adapter = adapters.load(name, Path(path))
+        logger.info("adapter %s of rank %d from %s", name, adapter.rank, path)
+    return adapters
 
 
 def record_graphs(

@@ -1,6 +1,8 @@
 """What an engine is asked to be; build.py makes it so."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_DTYPES = ("auto", "fp8")
@@ -35,6 +37,9 @@ class EngineConfig:
     swap_space_bytes: int | None = None  # host memory for swap; by default as sizing.py has it
     cuda_graphs: bool = True  # replay decode steps on an NVIDIA GPU
     max_draft_tokens: int = 8  # guessed for a sequence in a step by prompt lookup; 0: none
+    lora: Mapping[str, Path] = field(default_factory=dict)  # adapters loaded at start, by name
+    max_loras: int = 16  # adapters loaded at once
+    max_lora_rank: int = 64
 
     def __post_init__(self) -> None:
         _check_one_of("dtype", self.dtype, DTYPES)
@@ -56,9 +61,13 @@ class EngineConfig:
                 f"got {self.max_draft_tokens}"
             )
         _check_positive("max_num_seqs", self.max_num_seqs)
+        for name in ("max_num_seqs", "max_loras", "max_lora_rank"):
+            _check_positive(name, getattr(self, name))
         for name in ("max_num_batched_tokens", "max_model_len", "kv_cache_bytes", "num_blocks"):
             if getattr(self, name) is not None:
                 _check_positive(name, getattr(self, name))
+        if len(self.lora) > self.max_loras:
+            raise ValueError(f"max_loras is {self.max_loras}, and lora names {len(self.lora)}")
 
 
 def _check_one_of(name: str, value: object, allowed: tuple[str | None, ...] | range) -> None:

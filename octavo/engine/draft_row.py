@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from octavo.engine.adapter import Adapter
 from octavo.engine.sequence import Sequence, Status
 from octavo.engine.sequence_rules import SequenceRules
 from octavo.sampling_params import SamplingParams
@@ -52,6 +53,10 @@ class DraftRow:
     @property
     def sampling(self) -> SamplingParams:
         return self.seq.sampling
+
+    @property
+    def adapter(self) -> Adapter | None:
+        return self.seq.adapter
 
     @property
     def draw_seed(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from octavo.checkpoint.config import ModelConfig
+from octavo.engine.adapters import Adapters, no_adapter
 from octavo.engine.choice import Choice
 from octavo.engine.cores import AnyCore, Cores
 from octavo.engine.kv_cache import KVCache, KVLayout
@@ -32,6 +33,8 @@ class Engine:
         kv_cache: KVCache,
         model_config: ModelConfig,
         cores: Cores | None = None,
+        *,
+        adapters: Adapters | None = None,
     ) -> None:
         self.scheduler = scheduler
         scheduler.copy_block = kv_cache.copy_block
@@ -39,6 +42,7 @@ class Engine:
         self.kv_cache = kv_cache
         self.model_config = model_config
         self.cores = cores or AnyCore()
+        self.adapters = adapters or Adapters(no_adapter, 0)
         self.did_advance = True  # whether the last step changed anything
 
     @property

@@ -112,6 +112,11 @@ class EngineLoop:
         self._raise_if_dead()
         return self.load
 
+    def tell_load(self) -> None:
+        """Wake everyone who waits for a change, and nobody who comes later."""
+        waited_for, self._load_changed = self._load_changed, asyncio.Event()
+        waited_for.set()
+
     def _raise_if_dead(self) -> None:
         if self._death is not None:
             raise self._death
@@ -194,14 +199,9 @@ class EngineLoop:
                 stream.put(output)
         if load != self.load:
             self.load = load
-            self._tell_load()
+            self.tell_load()
         if self._on_cache_change is not None and (stored or removed):
             self._on_cache_change(stored, removed)
-
-    def _tell_load(self) -> None:
-        """Wake everyone who waits for a change, and nobody who comes later."""
-        waited_for, self._load_changed = self._load_changed, asyncio.Event()
-        waited_for.set()
 
     def _die(self, death: EngineDied) -> None:
         self._end_all(death)
@@ -213,7 +213,7 @@ class EngineLoop:
             stream.fail(self._death)
         for future in self._calls:
             _settle(future, partial(future.set_exception, self._death))
-        self._tell_load()
+        self.tell_load()
 
 
 def _settle(future: asyncio.Future[Result], settle: Callable[[], None]) -> None:

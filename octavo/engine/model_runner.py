@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from octavo.engine.adapter_rows import find_adapter_rows
 from octavo.engine.batch import Batch
 from octavo.engine.choice import Choice
 from octavo.engine.cores import AnyCore, Cores
@@ -72,9 +73,13 @@ class ModelRunner:
         """T tokens of S sequences, decode rows first (shapes: batch.py)."""
         batch = self._mix(plan) if plan.chunks else self._rows.update(plan.single_rows)
         groups = self._group_decodes(batch)
+        adapters = find_adapter_rows(plan, batch.query_start, batch.logit_rows)
         if self._kv.is_cuda:
             batch = self._copied(batch)
-        return batch if groups is None else replace(batch, groups=groups)
+            adapters = tuple(rows.on(self._kv.device) for rows in adapters)
+        if groups is None and not adapters:
+            return batch
+        return replace(batch, groups=groups, adapters=adapters)
 
     def _mix(self, plan: StepPlan) -> Batch:
         """Of a step with chunks."""

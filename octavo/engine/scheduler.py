@@ -13,7 +13,7 @@ from collections.abc import Callable, Set
 from collections.abc import Sequence as Listed
 from itertools import chain
 
-from octavo.block_key import root_key
+from octavo.block_key import BlockKey, root_key
 from octavo.engine.admission import Admission
 from octavo.engine.arrivals import Arrivals
 from octavo.engine.beam_state import BeamCandidates
@@ -96,15 +96,19 @@ class Scheduler:
         if seq.seq_id in self._sequences or seq.seq_id in self._pulls:
             raise ValueError(f"sequence {seq.seq_id} is in the engine already")
         seq.arrival = self.totals.requests
-        seq.root_key = root_key(seq.group_key, self._model_fingerprint)
+        seq.root_key = self._root_key(seq)
         self.totals.requests += 1
         self._sequences[seq.seq_id] = [seq]
         self._waiting.append(seq)
 
     def count_cached_tokens(self, seq: Sequence) -> int:
         """Prompt tokens that admission would find cached now; `seq` need not be added."""
-        seq.root_key = root_key(seq.group_key, self._model_fingerprint)
+        seq.root_key = self._root_key(seq)
         return len(self._admission.match(seq)) * self.limits.block_size
+
+    def _root_key(self, seq: Sequence) -> BlockKey:
+        adapter = "" if seq.adapter is None else seq.adapter.fingerprint
+        return root_key(seq.group_key, self._model_fingerprint, adapter)
 
     def release(self, seq_id: str) -> None:
         """Drop a request's sequences in any state and give their blocks back; no-op when unknown."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.block_key import BlockKey
+from octavo.engine.adapter import Adapter
 from octavo.engine.beam_state import Beam, BeamCandidates, BeamState
 from octavo.engine.philox import sample_seed
 from octavo.engine.prompt_lookup import PromptLookup
@@ -54,6 +55,7 @@ class Sequence:
     # Blocks stay held after the last token until the scheduler's `release`. Its siblings hold none:
     # of several samples only the first tokens are wanted here.
     is_leased: bool = False
+    adapter: Adapter | None = None
 
     status: Status = Status.WAITING
     finish_reason: FinishReason | None = None
@@ -170,6 +172,7 @@ class Sequence:
             sample_index=sample_index,
             eos_token_ids=self.eos_token_ids,
             grammar=self.grammar,
+            adapter=self.adapter,
             status=Status.RUNNING,
             block_keys=list(self.block_keys),
             num_computed_tokens=self.num_tokens,

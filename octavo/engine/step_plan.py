@@ -1,10 +1,13 @@
 """What one step will compute: decode rows, rows of guesses, prefill chunks."""
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from octavo.engine.choice import PromptScore
 from octavo.engine.draft_row import BatchRow, DraftRow
 from octavo.engine.sequence import Sequence, Status
+
+_ADAPTER = attrgetter("adapter")  # asked of every row of every step
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,11 @@ class StepPlan:
     def num_sampled_rows(self) -> int:
         """Rows of logits that tokens are chosen of."""
         return len(self.sampled) - len(self.siblings)
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether any row goes through an adapter."""
+        return any(map(_ADAPTER, self.decodes)) or any(chunk.seq.adapter for chunk in self.chunks)
 
     @property
     def num_prompt_rows(self) -> int:

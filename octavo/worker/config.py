@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from octavo.checkpoint.adapter_config import parse_adapters
 from octavo.engine.config import EngineConfig
 from octavo.engine.core_set import parse_cores
 from octavo.rpc.exposure import check_plaintext
@@ -86,6 +87,17 @@ class WorkerConfig:
         default=None,
         metadata={"help": "File by which workers of one host lend each other idle cpu_cores."},
     )
+    lora: tuple[str, ...] = field(
+        default=(), metadata={"help": "NAME=FOLDER of a LoRA adapter in PEFT's format; repeat it."}
+    )
+    lora_root: Path | None = field(
+        default=None,
+        metadata={
+            "help": "Adapters below this folder may be loaded by LoadAdapter; default: none."
+        },
+    )
+    max_loras: int = field(default=16, metadata={"help": "Adapters loaded at once."})
+    max_lora_rank: int = field(default=64, metadata={"help": "Largest rank of an adapter."})
     max_request_s: float = field(
         default=600.0, metadata={"help": "Ends requests that came without a deadline."}
     )
@@ -139,6 +151,9 @@ class WorkerConfig:
             kv_cache_bytes=self.kv_cache_bytes,
             num_blocks=self.num_blocks,
             preemption="recompute",  # no memory for swap where leases are never preempted
+            lora=parse_adapters(self.lora),
+            max_loras=self.max_loras,
+            max_lora_rank=self.max_lora_rank,
         )
 
     def reachable_address(self, port: int) -> str:

@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from checkpoints import tiny_llama
+from checkpoints.adapters import tiny_adapter
 from end_to_end.fleet import running_fleet
 from end_to_end.prompts import prompt_of, streamed
 from octavo import LLM, BeamSearch, SamplingParams
@@ -113,12 +114,14 @@ class Result:
     others: list[tuple[list[int], str]]  # tokens and text of further candidates
 
 
-def in_process(llm: LLM, cases: list[dict[str, Any]]) -> list[Result]:
+def in_process(
+    llm: LLM, cases: list[dict[str, Any]], lora_adapter: str | None = None
+) -> list[Result]:
     """All at once."""
     params = [
         SamplingParams(**{k: v for k, v in (BASE | case).items() if k != "echo"}) for case in cases
     ]
-    outputs = llm.generate([PROMPT] * len(cases), params, use_tqdm=False)
+    outputs = llm.generate([PROMPT] * len(cases), params, use_tqdm=False, lora_adapter=lora_adapter)
     assert llm.engine.scheduler.pool.num_held == 0
     results = []
     for output in outputs:
@@ -251,6 +254,30 @@ async def test_served_it_is_the_same(
         for worker in await fleet.workers("decode"):
             assert (worker.counters.preemptions > 0) == is_preempted
             assert (preempted(worker.counters, way) > 0) == is_preempted
+        await fleet.wait_until_quiet()
+
+
+async def test_with_an_adapter_every_field_is_the_same_beside_requests_without(
+    llama: Path, alone: list[Result]
+) -> None:
+    lora = {"x": tiny_adapter(llama, llama.parent / "adapter")}
+    settings: dict[str, Any] = {"lora": (f"x={lora['x']}",)}
+    llm = LLM(str(llama), dtype="float32", device="cpu", num_blocks=512, num_threads=1, lora=lora)
+    adapted = in_process(llm, ALL, "x")
+    assert sum(one.text != other.text for one, other in zip(adapted, alone, strict=True)) > 20
+    async with (
+        running_fleet(llama, prefill=settings, decode=settings) as fleet,
+        AsyncClient(fleet.address, timeout_s=60) as client,
+    ):
+        for _ in ("cold", "hot"):
+            asked = [
+                client.generate(PROMPT, lora_adapter=name, **BASE | case)
+                for name in ("", "x")
+                for case in ALL
+            ]
+            results = [served(completion) for completion in await asyncio.gather(*asked)]
+            check(results[: len(ALL)], alone)
+            check(results[len(ALL) :], adapted)
         await fleet.wait_until_quiet()
 
 

@@ -124,7 +124,11 @@ def bad_requests() -> list[tuple[GenerateRequest, grpc.StatusCode, str]]:
         (GenerateRequest(text="x" * (8 * CONTEXT + 1)), INVALID, "text"),
         (GenerateRequest(token_ids=prompt, model="gpt"), grpc.StatusCode.NOT_FOUND, "model"),
         (GenerateRequest(token_ids=prompt, priority=1), UNSUPPORTED, "priority"),
-        (GenerateRequest(token_ids=prompt, lora_adapter="a"), UNSUPPORTED, "lora_adapter"),
+        (
+            GenerateRequest(token_ids=prompt, lora_adapter="a"),
+            grpc.StatusCode.NOT_FOUND,
+            "lora_adapter",
+        ),
         (GenerateRequest(token_ids=prompt, cache_salt="x" * 257), INVALID, "cache_salt"),
         (GenerateRequest(token_ids=prompt, request_id="x" * 257), INVALID, "request_id"),
     ]

@@ -69,21 +69,33 @@ class RequestKey(_message.Message):
     attempt: int
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
+class AdapterRef(_message.Message):
+    __slots__ = ("name", "fingerprint", "rank")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    fingerprint: str
+    rank: int
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
+
 class SequenceSpec(_message.Message):
-    __slots__ = ("key", "prompt_token_ids", "output_token_ids", "sampling", "group_key", "output")
+    __slots__ = ("key", "prompt_token_ids", "output_token_ids", "sampling", "group_key", "output", "adapter")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     GROUP_KEY_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     key: RequestKey
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _inference_pb2.SamplingParams
     group_key: bytes
     output: _inference_pb2.OutputOptions
-    def __init__(self, key: _Optional[_Union[RequestKey, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., group_key: _Optional[bytes] = ..., output: _Optional[_Union[_inference_pb2.OutputOptions, _Mapping]] = ...) -> None: ...
+    adapter: AdapterRef
+    def __init__(self, key: _Optional[_Union[RequestKey, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., group_key: _Optional[bytes] = ..., output: _Optional[_Union[_inference_pb2.OutputOptions, _Mapping]] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ...) -> None: ...
 
 class KvHandle(_message.Message):
     __slots__ = ("prefill",)
@@ -450,7 +462,7 @@ class WatchLoadRequest(_message.Message):
     def __init__(self, min_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class WatchLoadResponse(_message.Message):
-    __slots__ = ("epoch", "sequence", "running_sequences", "waiting_sequences", "waiting_prefill_tokens", "blocks", "steps", "is_draining")
+    __slots__ = ("epoch", "sequence", "running_sequences", "waiting_sequences", "waiting_prefill_tokens", "blocks", "steps", "is_draining", "adapters")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
@@ -459,6 +471,7 @@ class WatchLoadResponse(_message.Message):
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     sequence: int
     running_sequences: int
@@ -467,4 +480,31 @@ class WatchLoadResponse(_message.Message):
     blocks: GetWorkerResponse.Blocks
     steps: int
     is_draining: bool
-    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., running_sequences: _Optional[int] = ..., waiting_sequences: _Optional[int] = ..., waiting_prefill_tokens: _Optional[int] = ..., blocks: _Optional[_Union[GetWorkerResponse.Blocks, _Mapping]] = ..., steps: _Optional[int] = ..., is_draining: _Optional[bool] = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[AdapterRef]
+    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., running_sequences: _Optional[int] = ..., waiting_sequences: _Optional[int] = ..., waiting_prefill_tokens: _Optional[int] = ..., blocks: _Optional[_Union[GetWorkerResponse.Blocks, _Mapping]] = ..., steps: _Optional[int] = ..., is_draining: _Optional[bool] = ..., adapters: _Optional[_Iterable[_Union[AdapterRef, _Mapping]]] = ...) -> None: ...
+
+class LoadAdapterRequest(_message.Message):
+    __slots__ = ("name", "path")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    path: str
+    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
+
+class LoadAdapterResponse(_message.Message):
+    __slots__ = ("adapter", "is_new")
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    IS_NEW_FIELD_NUMBER: _ClassVar[int]
+    adapter: AdapterRef
+    is_new: bool
+    def __init__(self, adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., is_new: _Optional[bool] = ...) -> None: ...
+
+class UnloadAdapterRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class UnloadAdapterResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
