@@ -16,8 +16,7 @@ from octavo.decode_worker.prompt_pull import PromptPuller
 from octavo.decode_worker.servicer import DecodeServicer
 from octavo.engine.engine import Engine
 from octavo.engine.loop import EngineLoop
-from octavo.grammar.grammars import Grammars
-from octavo.grammar.matcher import Grammar
+from octavo.grammar.grammars import CompiledGrammars
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.server import Server
 from octavo.transfer.copy_thread import CopyThread
@@ -101,7 +100,7 @@ def _decode_servicer(
     loop: EngineLoop,
     puller: PromptPuller,
     streams: OpenStreams,
-    grammars: Grammars[Grammar],
+    grammars: CompiledGrammars,
 ) -> DecodeServicer:
     return DecodeServicer(
         loop=loop,

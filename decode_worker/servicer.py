@@ -19,8 +19,7 @@ from octavo.decode_worker.prompt_pull import PromptPuller
 from octavo.engine.loop import EngineLoop
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence
-from octavo.grammar.grammars import Grammars
-from octavo.grammar.matcher import Grammar
+from octavo.grammar.grammars import CompiledGrammars
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.errors import (
     Aborted,
@@ -57,7 +56,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
     puller: PromptPuller
     attempts: Attempts[None]
     streams: OpenStreams
-    grammars: Grammars[Grammar]
+    grammars: CompiledGrammars
 
     async def Decode(self, _: object, context: DecodeContext) -> None:
         """The first message starts the request; the stream is the lease on its blocks."""

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from octavo.engine.pinned_team import on_this_thread, team_of
 from octavo.engine.sequence import Sequence
 from octavo.grammar.compiler import Compiler
 from octavo.grammar.constraint import Constraint
-from octavo.grammar.grammars import MAX_KEPT
 from octavo.grammar.matcher import Grammar
 from octavo.grammar.tool_calls import tool_call_grammar
 from octavo.grammar.vocabulary import Vocabulary
@@ -170,7 +169,7 @@ class LLM:
         """Compiles; made when it is first needed, which takes a moment."""
         model = self.engine.model_config
         vocabulary = Vocabulary.load(self._path, model.vocab_size, model.eos_token_ids)
-        return lru_cache(MAX_KEPT)(Compiler(vocabulary).compile)
+        return Compiler(vocabulary).compile
 
     def _grammar_of_calls(self, functions: list[dict[str, Any]], *, is_one: bool) -> str:
         format = self._tool_call_format

@@ -11,7 +11,7 @@ from octavo.block_key import prompt_digest
 from octavo.engine.beam_state import BeamCandidates, BeamState
 from octavo.engine.loop import EngineLoop
 from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
-from octavo.grammar.grammars import Grammars
+from octavo.grammar.grammars import CompiledGrammars
 from octavo.grammar.matcher import Grammar
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.prefill_worker.handover import PREFILL, PULL, Handover, Handovers
@@ -41,7 +41,7 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
     eos_token_ids: frozenset[int]
     handovers: Handovers
     streams: OpenStreams
-    grammars: Grammars[Grammar]
+    grammars: CompiledGrammars
 
     async def Prefill(self, request: worker_pb2.PrefillRequest, context: PrefillContext) -> None:
         """Ends normally only after the pull, if there is one, acknowledged the last block."""

@@ -23,7 +23,7 @@ MAX_THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A compiled constraint; any number of sequences begin at it."""
+    """A compiled constraint of one request, at which all its samples begin."""
 
     template: LLMatcher  # at its start, and never moved on
     masks: "Masks"

@@ -4,7 +4,7 @@ from contextlib import AbstractAsyncContextManager
 
 from octavo.checkpoint.resolve import resolve_model
 from octavo.engine.engine import Engine
-from octavo.grammar.grammars import Grammars, TooManyGrammars, compiled_grammars
+from octavo.grammar.grammars import CompiledGrammars, TooManyGrammars, compiled_grammars
 from octavo.grammar.matcher import Grammar
 from octavo.grammar.vocabulary import Vocabulary
 from octavo.rpc.errors import InvalidRequest, Overloaded
@@ -17,14 +17,14 @@ RETRY_AFTER_S = 1.0
 
 def worker_grammars(
     config: WorkerConfig, engine: Engine
-) -> AbstractAsyncContextManager[Grammars[Grammar]]:
+) -> AbstractAsyncContextManager[CompiledGrammars]:
     """Those of the worker's model, inside the block."""
     model = engine.model_config
     folder = resolve_model(config.model)
     return compiled_grammars(Vocabulary.load(folder, model.vocab_size, model.eos_token_ids))
 
 
-async def grammar_of(spec: SequenceSpec, grammars: Grammars[Grammar]) -> Grammar | None:
+async def grammar_of(spec: SequenceSpec, grammars: CompiledGrammars) -> Grammar | None:
     """The grammar of a sequence, if it has one.
 
     Raises:

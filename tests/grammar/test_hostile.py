@@ -15,7 +15,7 @@ from octavo.grammar.constraint import Constraint, check_constraint
 from octavo.grammar.grammars import (
     MAX_KEPT,
     MAX_WAITING,
-    Grammars,
+    CompiledGrammars,
     TooManyGrammars,
     checked_grammars,
     compiled_grammars,
@@ -103,7 +103,7 @@ COSTLY = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def grammars(vocabulary: Vocabulary) -> AsyncIterator[Grammars[Grammar]]:
+async def grammars(vocabulary: Vocabulary) -> AsyncIterator[CompiledGrammars]:
     async with compiled_grammars(vocabulary) as grammars:
         await grammars.of(Constraint("regex", "first"))  # starts the child
         yield grammars
@@ -115,7 +115,7 @@ def rss_mb() -> float:
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", REFUSED)
-async def test_a_bad_grammar_is_refused_by_name(grammars: Grammars[Grammar], name: str) -> None:
+async def test_a_bad_grammar_is_refused_by_name(grammars: CompiledGrammars, name: str) -> None:
     field, text = REFUSED[name]
     began = time.monotonic()
     with pytest.raises(ValueError) as refused:
@@ -128,7 +128,7 @@ async def test_a_bad_grammar_is_refused_by_name(grammars: Grammars[Grammar], nam
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", COSTLY)
 async def test_a_costly_grammar_ends_in_time_and_blocks_nobody(
-    grammars: Grammars[Grammar], name: str
+    grammars: CompiledGrammars, name: str
 ) -> None:
     constraint = Constraint(*COSTLY[name])
     check_constraint({constraint.field: constraint.text})  # not refused for its size
@@ -180,12 +180,12 @@ async def test_what_is_kept_is_bounded(vocabulary: Vocabulary) -> None:
 
 
 async def test_those_who_wait_for_the_same_share_it_and_may_leave(vocabulary: Vocabulary) -> None:
-    async with compiled_grammars(vocabulary) as grammars:
+    async with checked_grammars(vocabulary.special_tokens, vocabulary.eos_token_ids) as grammars:
         same = [asyncio.create_task(grammars.of(Constraint("regex", "a+"))) for _ in range(50)]
         await asyncio.sleep(0)
         same[0].cancel()
         found = await asyncio.gather(*same[1:])
-        assert all(grammar is found[0] for grammar in found)
+        assert all(source is found[0] for source in found)
         assert same[0].cancelled()
 
 

@@ -116,8 +116,8 @@ def test_a_sequence_that_reaches_a_limit_fails_alone(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "LIMITS", LLParserLimits(max_lexer_states=100))
-    grammar = compiled(compiler, "regex", "(.*a.{12}b)+")
-    matcher, other, rng = grammar.matcher(), grammar.matcher(), random.Random(0)
+    one, two = (compiled(compiler, "regex", "(.*a.{12}b)+") for _ in range(2))
+    matcher, other, rng = one.matcher(), two.matcher(), random.Random(0)
     for _ in range(300):
         if not allowed(matcher, VOCAB_SIZE):
             break
