@@ -13,8 +13,7 @@ from collections.abc import Sequence as Listed
 
 from octavo.engine.arrivals import Arrivals
 from octavo.engine.block_pool import BlockPool
-from octavo.engine.choice import Choice, Token
-from octavo.engine.errors import InvalidLogits
+from octavo.engine.choice import Choice, ScoredToken, Token
 from octavo.engine.sequence import Sequence, Status
 from octavo.engine.step_plan import StepPlan
 
@@ -74,7 +73,7 @@ class Samples:
         for sibling, row, choice in zip(
             plan.siblings, plan.sibling_rows, of_siblings, strict=True
         ):
-            if not isinstance(choice, InvalidLogits):  # else the lead has none either, and ends all
+            if isinstance(choice, int | ScoredToken):  # else the lead has none either, and ends all
                 self.fork(plan.sampled[row], [sibling])
                 started.append((sibling, choice))
         return started

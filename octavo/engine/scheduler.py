@@ -149,6 +149,7 @@ class Scheduler:
             self._advance_beams(seq, first[0])
             return
         for sample, token in zip(self._samples.fork(seq, seq.siblings()), first, strict=True):
+            assert not isinstance(token, BeamCandidates)
             self._append_token(sample, token)
 
     def end_pull(self, seq_id: str) -> None:
