@@ -99,9 +99,7 @@ def recompute_table(rows: dict[int, dict[str, float]]) -> Table:
     return table
 
 
-def sharing_table(
-    what: str, saved: dict[str, dict[int, float]], papers: dict[str, str]
-) -> Table:
+def sharing_table(what: str, saved: dict[str, dict[int, float]], papers: dict[str, str]) -> Table:
     numbers = list(next(iter(saved.values())))
     table = _table(
         f"blocks saved by sharing, %, {what} of one prompt (paper, Figure 15: 2 to 6, OPT-13B)",

@@ -54,9 +54,7 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
                     if request.will_be_pulled:
                         await attempt.wait_for(PULL)
                     write = attempt.writer(PREFILL, context.write)
-                    prefill = _Prefill(
-                        spec, attempt.state, progress, write, self.eos_token_ids
-                    )
+                    prefill = _Prefill(spec, attempt.state, progress, write, self.eos_token_ids)
                     await prefill.run(self.loop, arrived)
 
     async def PrefillMany(self, _: object, context: PrefillManyContext) -> None:

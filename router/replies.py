@@ -71,7 +71,9 @@ def join(messages: list[Response], model: str) -> inference_pb2.GenerateResponse
         if message.started.HasField("prompt"):
             whole.prompt.CopyFrom(message.started.prompt)
         if message.HasField("delta"):
-            _add(message.delta, candidates.setdefault(message.delta.index, inference_pb2.Candidate()))
+            _add(
+                message.delta, candidates.setdefault(message.delta.index, inference_pb2.Candidate())
+            )
         if message.HasField("finished"):
             finished = message.finished
             candidate = candidates.setdefault(finished.index, inference_pb2.Candidate())

@@ -61,18 +61,14 @@ class Samples:
             if seq.num_siblings and seq.beams is None:
                 plan.add_siblings(row, seq.siblings())
 
-    def fork_planned(
-        self, plan: StepPlan, choices: Listed[Choice]
-    ) -> list[tuple[Sequence, Token]]:
+    def fork_planned(self, plan: StepPlan, choices: Listed[Choice]) -> list[tuple[Sequence, Token]]:
         """Let the planned siblings run, before a lead can give its blocks back.
 
         Returns them with their first tokens.
         """
         started: list[tuple[Sequence, Token]] = []
         of_siblings = choices[plan.num_sampled_rows :]
-        for sibling, row, choice in zip(
-            plan.siblings, plan.sibling_rows, of_siblings, strict=True
-        ):
+        for sibling, row, choice in zip(plan.siblings, plan.sibling_rows, of_siblings, strict=True):
             if isinstance(choice, int | ScoredToken):  # else the lead has none either, and ends all
                 self.fork(plan.sampled[row], [sibling])
                 started.append((sibling, choice))

@@ -101,7 +101,7 @@ class Scheduler:
         return len(self._admission.match(seq)) * self.limits.block_size
 
     def release(self, seq_id: str) -> None:
-        """Drop a request's sequences in any state and give their blocks back; no-op when unknown."""
+        """Drop a request in any state and give its blocks back; no-op when unknown."""
         for seq in self._sequences.pop(seq_id, ()):
             self._drop(seq)
 

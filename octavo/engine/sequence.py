@@ -83,9 +83,7 @@ class Sequence:
             self.beams = BeamState(self.sampling, self.eos_token_ids)
         self.draw_seed = sample_seed(self.sampling.seed or 0, self.sample_index)
         self.has_rules = has_rules(self.sampling)
-        self.is_plain = (
-            not self.has_rules and self.sampling.logprobs is None and self.beams is None
-        )
+        self.is_plain = not self.has_rules and self.sampling.logprobs is None and self.beams is None
 
     @property
     def rules(self) -> SequenceRules:

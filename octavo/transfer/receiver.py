@@ -195,9 +195,7 @@ class KvPull:
             raise self._broken(f"chunk {chunk.chunk} has {len(payload)} bytes, not {num_bytes}")
         return payload
 
-    def _check_first(
-        self, first: worker_pb2.PullKvResponse.Completed, num_samples: int
-    ) -> None:
+    def _check_first(self, first: worker_pb2.PullKvResponse.Completed, num_samples: int) -> None:
         tokens = first.tokens
         if [token.sample for token in tokens] != list(range(num_samples)):
             raise self._broken(f"it ended with tokens of {len(tokens)} samples, not {num_samples}")

@@ -123,9 +123,7 @@ class _ManyCalls:
             call.start(self._handler, item.request)
         # Anything else is meant for a call that has just ended.
 
-    def put_tokens(
-        self, call_id: int, first_index: int, token_ids: Ids[int], sample: int
-    ) -> bool:
+    def put_tokens(self, call_id: int, first_index: int, token_ids: Ids[int], sample: int) -> bool:
         """Send tokens of a Decode call that goes on; False if there is no room for them now."""
         if not self._has_room.is_set():
             return False

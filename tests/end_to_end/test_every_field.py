@@ -55,7 +55,10 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "bad_words_ids": [{"bad_words_ids": [[i] for i in range(0, 384, 2)]}],
     "n": [{"n": 3}, {"n": 2, "temperature": 0.0}],
     "best_of": [{"best_of": 3}, {"n": 2, "best_of": 3, "logprobs": None}],
-    "beam_search": [SEARCH | {"beam_search": BeamSearch(3)}, SEARCH | {"n": 3, "beam_search": LONG}],
+    "beam_search": [
+        SEARCH | {"beam_search": BeamSearch(3)},
+        SEARCH | {"n": 3, "beam_search": LONG},
+    ],
     "allowed_token_ids": [{"allowed_token_ids": [40, 41, 42, IM_END]}],
     "include_text": [{}],  # and the next: the table's test sends them as messages
     "include_token_ids": [{}],

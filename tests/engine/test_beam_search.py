@@ -116,7 +116,10 @@ def test_rules_act_on_log_probabilities_as_in_transformers(tmp_path: Path) -> No
         ({"repetition_penalty": 1.7}, {"repetition_penalty": 1.7}),
         ({"min_tokens": 7}, {"min_new_tokens": 7}),
         ({"bad_words_ids": ((40,), (41, 42))}, {"bad_words_ids": [[40], [41, 42]]}),
-        ({"allowed_token_ids": tuple(range(300))}, {"bad_words_ids": [[i] for i in range(300, 384)]}),
+        (
+            {"allowed_token_ids": tuple(range(300))},
+            {"bad_words_ids": [[i] for i in range(300, 384)]},
+        ),
     ]
     for ours, theirs in cases:
         wanted = reference_beams(path, prompt, 12, beams, [EOS, *ENDS["many"]], **theirs)

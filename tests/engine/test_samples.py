@@ -104,7 +104,10 @@ def test_a_pulled_prompt_is_reserved_once_and_forks_when_it_joins(length: int) -
 
 
 def test_admission_keeps_rows_and_blocks_for_siblings_to_come() -> None:
-    scheduler, runner = make_scheduler(8, max_num_seqs=4, max_num_batched_tokens=4), CountingRunner()
+    scheduler, runner = (
+        make_scheduler(8, max_num_seqs=4, max_num_batched_tokens=4),
+        CountingRunner(),
+    )
     scheduler.add(make_sequence("a", [1] * 9, max_tokens=2, n=3))  # 3 blocks, 2 to copy to
     scheduler.add(make_sequence("b", [2] * 5))
     scheduler.add(make_sequence("c", [3]))
