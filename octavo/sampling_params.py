@@ -37,6 +37,15 @@ _RANGES = (
     ("best_of", 1, MAX_SAMPLES),
 )
 _BESIDE_BEAMS = "has no meaning beside beam_search"
+_UNSET_BESIDE_BEAMS: dict[str, tuple[object, ...]] = {
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+    "seed": (None,),
+    "best_of": (None,),
+    "logprobs": (None,),
+    "stop": ((),),
+}
 _LISTS = ("stop", "stop_token_ids", "bad_words", "bad_words_ids", "allowed_token_ids", "choice")
 
 
@@ -157,10 +166,9 @@ class SamplingParams:
         if self.n > beams.width:
             raise ValueError(f"n must be at most beam_search.width, {beams.width}, got {self.n}")
         if self.temperature not in (0.0, 1.0):
-            raise ValueError(f"temperature {_BESIDE_BEAMS}: it must be 0 or unset")
-        unset = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "best_of": None}
-        for name, value in {**unset, "logprobs": None, "stop": ()}.items():
-            if getattr(self, name) != value and not (name == "top_k" and self.top_k == -1):
+            raise ValueError(f"temperature {_BESIDE_BEAMS}: it must be 0 or left out")
+        for name, unset in _UNSET_BESIDE_BEAMS.items():
+            if getattr(self, name) not in unset:
                 raise ValueError(f"{name} {_BESIDE_BEAMS}")
         for name in self._constraints():
             raise ValueError(f"{name} {_BESIDE_BEAMS}")

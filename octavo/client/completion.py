@@ -73,7 +73,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text, tokens and tool calls of a candidate; text and calls may lag behind their tokens."""
+    """New text, tokens and tool calls of a candidate; text and calls may lag behind tokens."""
 
     text: str
     token_ids: list[int]

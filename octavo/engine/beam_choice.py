@@ -35,9 +35,8 @@ def _choose(
     invalid = next((chosen[row] for row in rows if isinstance(chosen[row], InvalidLogits)), None)
     for row in rows:
         chosen[row] = None
-    chosen[rows[-1]] = (
-        _find(logits, [seqs[row] for row in rows], rows) if invalid is None else invalid
-    )
+    beams = [seqs[row] for row in rows]
+    chosen[rows[-1]] = _find(logits, beams, rows) if invalid is None else invalid
 
 
 def _find(logits: torch.Tensor, beams: list[BatchRow], rows: list[int]) -> Choice:

@@ -1,15 +1,15 @@
 """Beam search of one request: which beams go on, which have ended, when nothing can improve.
 
-    log-probabilities of all beams' next tokens --candidates--> the K best --advance--> W beams go on
-                                                                        +--> finished, W at most
+    log-probabilities of all next tokens --candidates--> the K best --advance--> W beams go on
+                                                                         +-----> finished, W at most
 
 The rules, and float32, are those of `transformers` (generation/utils.py, `_beam_search`):
 
 - K = max(2, 1 + number of end tokens) * W: as many can end, and W are left to go on.
-- A candidate that ends is kept if it is one of the W best; its score is its sum of log-probabilities
-  over length ** length_penalty.
-- It is over when no beam can improve on the worst of W finished ones, when max_tokens are there, or,
-  with early_stopping, when there are W.
+- A candidate that ends is kept if it is one of the W best; its score is its sum of
+  log-probabilities over length ** length_penalty.
+- It is over when no beam can improve on the worst of W finished ones, when max_tokens are there,
+  or, with early_stopping, when there are W.
 """
 
 from collections.abc import Iterable

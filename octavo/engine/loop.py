@@ -74,7 +74,7 @@ class EngineLoop:
 
     @asynccontextmanager
     async def lease(self, seq: Sequence) -> AsyncIterator[SequenceStream]:
-        """Run `seq` and the siblings it asks for; their blocks are given back on exit, whatever happened.
+        """Run `seq` and its siblings; their blocks are given back on exit, whatever happened.
 
         Raises:
             ValueError: it can never run, or its id is in use.

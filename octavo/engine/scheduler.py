@@ -111,7 +111,7 @@ class Scheduler:
         return root_key(seq.group_key, self._model_fingerprint, adapter)
 
     def release(self, seq_id: str) -> None:
-        """Drop a request's sequences in any state and give their blocks back; no-op when unknown."""
+        """Drop a request in any state and give its blocks back; no-op when unknown."""
         for seq in self._sequences.pop(seq_id, ()):
             self._drop(seq)
 
@@ -159,8 +159,8 @@ class Scheduler:
             self._advance_beams(seq, first[0])
             return
         for sample, token in zip(self._samples.fork(seq, seq.siblings()), first, strict=True):
-            if not isinstance(token, BeamCandidates):
-                self._append_token(sample, token)
+            assert not isinstance(token, BeamCandidates)
+            self._append_token(sample, token)
 
     def end_pull(self, seq_id: str) -> None:
         """No copy writes this sequence's blocks any more; no-op when unknown."""

@@ -1,4 +1,4 @@
-"""Beam search through the split is what `transformers` finds: tokens, scores and order (case C12)."""
+"""Beam search through the split finds what `transformers` does: tokens, scores, order (C12)."""
 
 import asyncio
 from pathlib import Path
@@ -13,6 +13,7 @@ from end_to_end.fleet import running_fleet
 from end_to_end.prompts import prompt_of, streamed
 from octavo import LLM, BeamSearch, SamplingParams
 from octavo.client import AsyncClient, Completion, OctavoError
+from octavo.text.output import TextOutput
 
 EOS = 2
 ENDS = list(range(100, 130))
@@ -95,7 +96,10 @@ async def test_outputs_of_one_and_two_tokens(llama: Path) -> None:
 
 
 async def test_a_stream_says_nothing_before_its_end_and_leaving_it_frees_all(llama: Path) -> None:
-    async with running_fleet(llama) as fleet, AsyncClient(fleet.address, timeout_s=20) as client:
+    async with (
+        running_fleet(llama, decode={"num_blocks": 512}) as fleet,
+        AsyncClient(fleet.address, timeout_s=20) as client,
+    ):
         stream = client.stream(
             prompt_of(37), beam_search=BeamSearch(3), n=2, max_tokens=9, ignore_eos=True
         )
@@ -152,5 +156,6 @@ def test_in_process_beams_have_text_and_scores(llama: Path) -> None:
         for one in output.outputs:
             assert one.cumulative_logprob is not None and one.score is not None
             assert one.score == pytest.approx(one.cumulative_logprob / len(one.token_ids))
-            assert one.text == llm.tokenizer.decode(one.token_ids)
+            text = TextOutput(llm.tokenizer, output.prompt_token_ids, params)
+            assert one.text == text.push(one.token_ids).text + text.finish()
     assert llm.engine.scheduler.pool.num_held == 0
