@@ -20,8 +20,6 @@ _SUMS = ir.VectorType(I32, WIDTH)
 
 def dot_integers(builder, a, b, c):
     """c + a * b, both products of each pair added; c and the result are bits of int32."""
-    if not HAS_INTEGERS:
-        return c  # code that is never reached
     kind = ir.FunctionType(_SUMS, [_PAIRS, _PAIRS])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd")
     products = builder.call(function, [builder.bitcast(a, _PAIRS), builder.bitcast(b, _PAIRS)])

@@ -59,6 +59,12 @@ def fma(builder, a, b, c):
     return builder.call(function, [a, b, c])
 
 
+def sqrt(builder, v):
+    kind = ir.FunctionType(VECTOR, [VECTOR])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.sqrt.v16f32")
+    return builder.call(function, [v])
+
+
 def pointer(builder, address, index, item_bytes, kind):
     """Pointer to element `index` of the array at `address`."""
     byte = builder.add(address, builder.mul(index, I64(item_bytes)))

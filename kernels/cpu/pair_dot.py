@@ -30,8 +30,6 @@ _PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
 
 def dot_pairs(builder, a, b, c):
     """c + a * b, both products of each pair added in float32."""
-    if not HAS_PAIRS:
-        return c  # code that is never reached
     kind = ir.FunctionType(lanes.VECTOR, [lanes.VECTOR, _PAIRS, _PAIRS])
     name = "llvm.x86.avx512bf16.dpbf16ps.512"
     function = cgutils.get_or_insert_function(builder.module, kind, name)

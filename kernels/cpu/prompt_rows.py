@@ -10,7 +10,7 @@ Row r of a span that begins with row `first` is head (first + r) % group of toke
 import numpy as np
 
 from octavo.kernels.cpu.columns import MAX_VECTORS
-from octavo.kernels.cpu.integer_rows import shorten_row
+from octavo.kernels.cpu.integer_rows import shorten_query
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import write_f32, write_i64
@@ -56,7 +56,7 @@ def load_queries(kinds, source, strides, owned, addresses, scratch, target, scal
                 else:
                     clear_row(row, width)
                 if are_integers(kind):
-                    write_f32(scales, r, scale * shorten_row(format, row, width, row))
+                    write_f32(scales, r, scale * shorten_query(format, row, width))
             place = queries + 4 * (lane * depth + vec * LANES)
             for i in range(0, depth, LANES):
                 transpose(FLOAT, addresses, i, place + 4 * i * vectors * LANES, vectors * LANES)

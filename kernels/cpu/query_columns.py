@@ -7,7 +7,7 @@ outputs  [chunk][dimension][row]  -->  partials [sequence][head][head_width]  (h
 
 from octavo.kernels.cpu.columns import MAX_VECTORS, are_pairs
 from octavo.kernels.cpu.heads import ZERO, copy_head, head_width, load_query, merge_head
-from octavo.kernels.cpu.integer_rows import shorten_row
+from octavo.kernels.cpu.integer_rows import shorten_query
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import copy_bytes, read_i32, write_f32, write_i64
@@ -63,7 +63,7 @@ def load_queries(
                     else:
                         load_query(format, source, row, size, scale)
                 if are_integers(kind):
-                    write_f32(scales, r, scale * shorten_row(format, row, width, row))
+                    write_f32(scales, r, scale * shorten_query(format, row, width))
             chunk = queries + 4 * (lane * depth + vec * LANES)
             for i in range(0, depth, LANES):
                 place = chunk + 4 * i * vectors * LANES
