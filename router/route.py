@@ -76,6 +76,10 @@ class RouteFinder:
                 decode = legs.enter_context(worker.leg(blocks=blocks))
             yield Route(prefill, decode)
 
+    def drains(self, worker: Worker) -> None:
+        """Choose this worker no more: it takes no new work."""
+        self._workers.drains(worker)
+
     async def _overlap(self, prompt: Sequence[int], group_key: bytes) -> Mapping[str, int]:
         """Leading blocks that each worker is said to hold; a hint, and never late."""
         if self._index is None:
