@@ -19,7 +19,7 @@ def values_of(path: Path) -> dict[str, Any]:
 
 
 def objects_of(values: Mapping[str, Any] | None = None) -> list[Object]:
-    return [item for item in yaml.safe_load_all(render(values)) if item]
+    return list(yaml.load_all(render(values), Loader=yaml.CSafeLoader))
 
 
 @cache

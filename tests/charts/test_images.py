@@ -39,7 +39,7 @@ def test_the_linter_finds_nothing() -> None:
 def test_final_stages_install_nothing_and_run_as_nobody_special(target: str) -> None:
     assert words(target, "USER") == ["10001:10001"]
     assert words(target, "ENTRYPOINT") == ['["octavo"]']
-    assert words(target, "COPY")[-1] == f"--from=build-{target} /opt/octavo /opt/octavo"
+    assert f"--from=build-{target} /opt/octavo /opt/octavo" in words(target, "COPY")
     assert not [rest for rest in words(target, "RUN") if "apt-get" in rest or "pip" in rest]
 
 
