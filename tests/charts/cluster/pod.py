@@ -19,22 +19,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from charts.cluster import sandbox
+from charts.cluster.image import Image, image_of
 from charts.objects import Object
-
-ROOT = Path(__file__).parents[3]
-# What the images' ENTRYPOINT is; from this checkout instead of the image's own copy.
-ENTRYPOINTS = {
-    "octavo-router": [sys.executable, "-m", "octavo.cli.app"],
-    "octavo-worker-cpu": [sys.executable, "-m", "octavo.cli.app"],
-    "redis": [],
-}
-# The images' ENV, and where this checkout is.
-IMAGE_ENV = {
-    "PATH": os.environ["PATH"],
-    "HOME": "/tmp",
-    "PYTHONPATH": str(ROOT),
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
 
 
 class PodFailed(Exception):
@@ -76,6 +62,10 @@ class Pod:
         return container
 
     @property
+    def image(self) -> Image:
+        return image_of(self.container["image"])
+
+    @property
     def labels(self) -> dict[str, str]:
         return dict(self.template["metadata"]["labels"])
 
@@ -94,7 +84,8 @@ class Pod:
         security = self.spec["securityContext"]
         env = self._env()
         order = {
-            "root": str(self.folder),
+            "image": str(self.image.root),
+            "folder": str(self.folder),
             "mounts": self._mounts(security["fsGroup"]),
             "read_only_root": self.container["securityContext"]["readOnlyRootFilesystem"],
             "uid": security["runAsUser"],
@@ -223,12 +214,11 @@ class Pod:
                 process.kill()
 
     def _command(self, env: dict[str, str]) -> list[str]:
-        repository = self.container["image"].rpartition("/")[2].partition(":")[0]
-        command = self.container.get("command") or ENTRYPOINTS[repository]
+        command = self.container.get("command") or self.image.entrypoint
         return [*command, *(_expand(arg, env) for arg in self.container.get("args", []))]
 
     def _env(self) -> dict[str, str]:
-        env = dict(IMAGE_ENV)
+        env = dict(self.image.env)
         fields = {"metadata.name": self.name, "status.podIP": self.ip}
         for variable in self.container.get("env", []):
             source = variable.get("valueFrom", {})

@@ -2,7 +2,8 @@
 
 Run in the pod's network namespace and a mount namespace of its own, as root:
 
-    {"root": "/run/cluster/pods/NAME", "mounts": [{"source", "target", "read_only"}],
+    {"image": "/", "folder": "/run/cluster/pods/NAME",
+     "mounts": [{"source", "target", "read_only"}],
      "read_only_root": true, "uid": 1, "gid": 1, "groups": [1], "env": {}, "command": []}
 """
 
@@ -16,11 +17,13 @@ from typing import Any
 
 def main() -> None:
     order: dict[str, Any] = json.loads(sys.argv[1])
-    root = _make_root(Path(order["root"]))
+    root = _make_root(Path(order["image"]), Path(order["folder"]))
     for mount in order["mounts"]:
         target = root / mount["target"].lstrip("/")
         if Path(mount["source"]).is_dir():
             target.mkdir(parents=True, exist_ok=True)
+        else:
+            target.touch(exist_ok=True)
         _bind(mount["source"], target, read_only=mount["read_only"])
     if order["read_only_root"]:
         _mount("-o", "remount,ro,bind", str(root))
@@ -32,14 +35,17 @@ def main() -> None:
     os.execve("/usr/bin/setpriv", ["setpriv", *drop, *order["command"]], order["env"])
 
 
-def _make_root(folder: Path) -> Path:
-    """This machine's files, with changes of the pod's own on top."""
+def _make_root(image: Path, folder: Path) -> Path:
+    """The image's files, with changes of the pod's own on top."""
     upper, work, root = (folder / name for name in ("upper", "work", "root"))
     for path in (upper, work, root):
         path.mkdir(parents=True, exist_ok=True)
-    _mount("-t", "overlay", "o", "-o", f"lowerdir=/,upperdir={upper},workdir={work}", str(root))
+    _mount(
+        "-t", "overlay", "o", "-o", f"lowerdir={image},upperdir={upper},workdir={work}", str(root)
+    )
     for name in ("proc", "dev", "sys"):
         _mount("--rbind", f"/{name}", str(root / name))
+    _mount("-t", "tmpfs", "none", str(root / "dev/shm"))  # of this pod alone
     return root
 
 
