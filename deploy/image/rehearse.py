@@ -3,9 +3,10 @@
     python deploy/image/rehearse.py ROOT FOLDER TARGET [--bind PATH ...] [--arg NAME=VALUE ...]
 
 ROOT is a bare Debian with Python 3.11 (debootstrap --variant=minbase
---include=python3-venv,ca-certificates bookworm ROOT), FOLDER gets a folder a stage and
-TARGET/image.json: what the image's settings would be. Needs root on Linux. --bind shows build
-steps a path of this machine (package caches, certificates); no image keeps it.
+--include=python3-venv,ca-certificates bookworm ROOT), FOLDER gets a folder a stage
+(remove those that are to be made anew) and in each image.json: what the image's settings would be.
+Needs root on Linux. --bind shows build steps a path of this machine (package caches,
+certificates); no image keeps it.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def read_stages(text: str) -> tuple[dict[str, str], dict[str, Stage]]:
 
 
 class Rehearsal:
-    """Makes stages of a bare root, each in a folder of its own, each once."""
+    """Makes stages of a bare root, each in a folder of its own, unless it is there already."""
 
     def __init__(self, root: Path, folder: Path, binds: list[Path], given: dict[str, str]) -> None:
         self._folder = folder
@@ -80,16 +81,22 @@ class Rehearsal:
         if name in self._roots:
             return self._roots[name], self._settings[name]
         stage = self._stages[name]
-        parent_root, parent = self.make(stage.parent)
         root = self._folder / name
+        done = root / "image.json"
+        if done.exists():
+            self._roots[name], self._settings[name] = root, Settings(**json.loads(done.read_text()))
+            return self._roots[name], self._settings[name]
+        parent_root, parent = self.make(stage.parent)
         print(f"=== {name} FROM {stage.parent}", flush=True)
         subprocess.run(["cp", "-a", "--reflink=auto", f"{parent_root}/.", root], check=True)
+        done.unlink(missing_ok=True)  # the parent's
         settings = Settings(
             dict(parent.env), parent.workdir, parent.user, parent.entrypoint, parent.cmd
         )
         arguments: dict[str, str] = {}
         for word, rest in stage.steps:
             self._step(root, settings, arguments, word, rest)
+        done.write_text(json.dumps(vars(settings), indent=2) + "\n")
         self._roots[name], self._settings[name] = root, settings
         return root, settings
 
@@ -176,7 +183,6 @@ def main() -> None:
     compilers = [name for name in ("gcc", "cc", "clang", "g++", "tcc") if _has(root, name)]
     if compilers:
         sys.exit(f"the image has compilers: {', '.join(compilers)}")
-    (root / "image.json").write_text(json.dumps(vars(settings), indent=2) + "\n")
     print(f"{options.target}: {settings}")
 
 

@@ -29,8 +29,9 @@ def probe(
         channel = grpc.insecure_channel(address)
     else:
         credentials = grpc.ssl_channel_credentials(
-            *(file.read_bytes() if file else None for file in (tls_ca_file, tls_key_file)),
-            tls_cert_file.read_bytes() if tls_cert_file else None,
+            root_certificates=tls_ca_file.read_bytes(),
+            private_key=tls_key_file.read_bytes() if tls_key_file else None,
+            certificate_chain=tls_cert_file.read_bytes() if tls_cert_file else None,
         )
         channel = grpc.secure_channel(address, credentials)
     with channel:
