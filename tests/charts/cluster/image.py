@@ -21,6 +21,8 @@ class Image:
     root: Path
     env: dict[str, str]
     entrypoint: list[str]
+    # Folders that any user of a pod may enter, whatever is around them here.
+    reachable: tuple[str, ...] = ()
 
 
 def image_of(name: str) -> Image:
@@ -40,4 +42,5 @@ def image_of(name: str) -> Image:
     assert repository in TARGETS, name
     env = {"PATH": os.environ["PATH"], "HOME": "/tmp", "PYTHONPATH": str(CHECKOUT)}
     entrypoint = [sys.executable, "-m", "octavo.cli.app"]
-    return Image(Path("/"), env | {"PYTHONDONTWRITEBYTECODE": "1"}, entrypoint)
+    reachable = (str(CHECKOUT), sys.prefix, sys.base_prefix)
+    return Image(Path("/"), env | {"PYTHONDONTWRITEBYTECODE": "1"}, entrypoint, reachable)

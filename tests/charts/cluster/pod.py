@@ -86,6 +86,7 @@ class Pod:
         order = {
             "image": str(self.image.root),
             "folder": str(self.folder),
+            "reachable": self.image.reachable,
             "mounts": self._mounts(security["fsGroup"]),
             "read_only_root": self.container["securityContext"]["readOnlyRootFilesystem"],
             "uid": security["runAsUser"],

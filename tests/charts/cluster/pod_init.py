@@ -3,7 +3,7 @@
 Run in the pod's network namespace and a mount namespace of its own, as root:
 
     {"image": "/", "folder": "/run/cluster/pods/NAME",
-     "mounts": [{"source", "target", "read_only"}],
+     "reachable": ["/a/folder"], "mounts": [{"source", "target", "read_only"}],
      "read_only_root": true, "uid": 1, "gid": 1, "groups": [1], "env": {}, "command": []}
 """
 
@@ -18,6 +18,10 @@ from typing import Any
 def main() -> None:
     order: dict[str, Any] = json.loads(sys.argv[1])
     root = _make_root(Path(order["image"]), Path(order["folder"]))
+    for folder in order["reachable"]:
+        for path in (Path(folder), *Path(folder).parents):
+            inside = root / str(path).lstrip("/")
+            inside.chmod(inside.stat().st_mode | 0o011)  # in the pod's own layer
     for mount in order["mounts"]:
         target = root / mount["target"].lstrip("/")
         if Path(mount["source"]).is_dir():
