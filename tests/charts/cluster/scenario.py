@@ -27,7 +27,7 @@ from octavo.rpc.channels import open_channel
 
 VALUES = Path(__file__).with_name("values.yaml")
 SECRETS = {
-    "redis-auth": {"password": b"p%40ss"},
+    "redis-auth": {"password": b"p-a.s_s~1"},
     "cache": {"secret": b"s" * 32},
 }
 NUM_CLIENTS = 3
