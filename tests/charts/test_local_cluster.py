@@ -39,6 +39,7 @@ def test_manifests_serve_roll_and_scale_without_losing_a_request(shared_folder: 
     if own.exists():  # a claim of compiled kernels, as a fleet would share one
         shutil.copytree(own, cache / "numba")
     subprocess.run(["chown", "-R", f"{USER}:{USER}", cache], check=True)
+    subprocess.run(["chmod", "-R", "a+rX", model.parent], check=True)
     prompts = [prompt_of(length, seed="cluster") for length in (5, 40, 120, 300)]
     asked = [{"prompt": p, "token_ids": expected(model, p, NUM_TOKENS)} for p in prompts]
     questions = shared_folder / "asked.json"
