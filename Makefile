@@ -2,9 +2,9 @@ PYTHON ?= python3
 BIN = .venv/bin
 PROTOS = $(shell find protos -name '*.proto')
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
-FOLDERS = octavo router prefill_worker decode_worker kernels tests bench simulator
+FOLDERS = octavo router prefill_worker decode_worker kernels tests bench simulator deploy
 
-.PHONY: install protos format check test exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-prompt-lookup bench-relay bench-overhead bench-roof bench-ttft bench-tail bench-start
+.PHONY: install protos format check test charts manifests cluster images exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-relay bench-overhead bench-roof bench-ttft bench-tail bench-start bench-prompt-lookup
 
 install:  ## make .venv with everything development needs
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade pip && $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
@@ -25,6 +25,18 @@ check:  ## lint, types, protos; no tests
 
 test:
 	$(BIN)/python -m pytest $(ARGS)
+
+charts:  ## render every values file, validate, check policies and overlays, lint the Dockerfile
+	$(BIN)/python -m pytest tests/charts $(ARGS)
+
+manifests:  ## renew deploy/manifests from the chart
+	$(BIN)/python deploy/render.py --write
+
+cluster:  ## start the rendered manifests as local processes, roll and scale them under load; root
+	$(BIN)/python -m pytest -m slow -n 0 -s tests/charts/test_local_cluster.py $(ARGS)
+
+images:  ## the Dockerfile's steps in a bare root: ROOT=debootstrap's, TARGET=router; root
+	$(BIN)/python deploy/image/rehearse.py $(ROOT) build/images $(TARGET) $(ARGS)
 
 exact:  ## the whole exactness matrix on the real model, slow
 	$(BIN)/python -m pytest -m slow --timeout 3600 tests/exact $(ARGS)

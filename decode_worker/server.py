@@ -48,6 +48,7 @@ class DecodeWorker:
     streams: OpenStreams
     facts: worker_pb2.GetWorkerResponse
     path: ReceivePath
+    attempts: Attempts[None]
 
 
 async def serve(config: DecodeConfig) -> None:
@@ -55,7 +56,9 @@ async def serve(config: DecodeConfig) -> None:
     engine = await asyncio.to_thread(load_engine, config)
     async with running_decode_worker(config, engine) as worker:
         logger.info("%s listens at %s", worker.facts.worker.worker_id, worker.facts.worker.address)
-        await serve_until_end(worker.server, worker.loop, worker.streams, config.drain_timeout_s)
+        await serve_until_end(
+            worker.server, worker.loop, worker.streams, worker.attempts, config.drain_timeout_s
+        )
 
 
 @asynccontextmanager
@@ -88,7 +91,7 @@ async def running_decode_worker(
             facts.worker.address = config.reachable_address(port)
             try:
                 async with announced(config, facts, engine, loop) as news.publish:
-                    yield DecodeWorker(engine, loop, server, streams, facts, path)
+                    yield DecodeWorker(engine, loop, server, streams, facts, path, decodes.attempts)
             finally:
                 await server.grpc.stop(0)
                 await peers.close()

@@ -51,6 +51,7 @@ class PrefillWorker:
     facts: worker_pb2.GetWorkerResponse
     path: SendPath
     pulls: PullServicer
+    attempts: Handovers
 
 
 async def serve(config: PrefillConfig) -> None:
@@ -58,7 +59,9 @@ async def serve(config: PrefillConfig) -> None:
     engine = await asyncio.to_thread(load_engine, config)
     async with running_prefill_worker(config, engine) as worker:
         logger.info("%s listens at %s", worker.facts.worker.worker_id, worker.facts.worker.address)
-        await serve_until_end(worker.server, worker.loop, worker.streams, config.drain_timeout_s)
+        await serve_until_end(
+            worker.server, worker.loop, worker.streams, worker.attempts, config.drain_timeout_s
+        )
 
 
 @asynccontextmanager
@@ -92,7 +95,9 @@ async def running_prefill_worker(
             facts.worker.address = config.reachable_address(port)
             try:
                 async with announced(config, facts, engine, loop) as news.publish:
-                    yield PrefillWorker(engine, loop, server, streams, facts, path, pulls)
+                    yield PrefillWorker(
+                        engine, loop, server, streams, facts, path, pulls, handovers
+                    )
             finally:
                 await server.grpc.stop(0)
 

@@ -80,6 +80,10 @@ class RouteFinder:
                 decode = legs.enter_context(worker.leg(blocks=blocks))
             yield Route(prefill, decode)
 
+    def drains(self, worker: Worker) -> None:
+        """Choose this worker no more: it takes no new work."""
+        self._workers.drains(worker)
+
     async def _overlap(
         self, prompt: Sequence[int], group_key: bytes, adapter: AdapterFacts | None
     ) -> Mapping[str, int]:

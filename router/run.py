@@ -1,4 +1,4 @@
-"""Runs one request: chooses workers, calls them, tries again with a prefill worker if need be.
+"""Runs one request: chooses workers, calls them, tries again with others if need be.
 
     async for new in run.tokens():      <-- Attempt <-- route
 
@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.router.attempt import Attempt, NewTokens
-from octavo.router.failures import LocalTailTooLong
+from octavo.router.failures import LocalTailTooLong, WorkerDrains
 from octavo.router.pace import Pace
 from octavo.router.placement import Demand
 from octavo.router.report import RunReport
@@ -23,7 +23,7 @@ from octavo.router.scores import Scores
 from octavo.rpc.errors import Expired, RequestError
 from octavo.rpc.sampling import output_to_proto, sampling_to_proto
 
-MAX_ATTEMPTS = 2
+MAX_ATTEMPTS = 4  # a fleet that restarts one worker after another refuses once or twice
 
 
 class Run:
@@ -41,6 +41,7 @@ class Run:
         self._news = asyncio.Event()
         self._took_at = -math.inf  # when its reader last took tokens
         self._waits_for_pace = False
+        self._may_prefill_locally = True
         self._attempt: Attempt | None = None
         self._failure: RequestError | None = None  # why it was ended from outside
 
@@ -63,7 +64,7 @@ class Run:
             for number in range(1, MAX_ATTEMPTS + 1):
                 self._check()
                 async with self._routes.route(
-                    self._demand(number), self._request.prompt_token_ids, self._request.group_key
+                    self._demand(), self._request.prompt_token_ids, self._request.group_key
                 ) as route:
                     self._check()
                     attempt = self._attempt = self._new_attempt(route, number)
@@ -82,7 +83,7 @@ class Run:
                 self._check()
                 if attempt.failure is None:
                     return
-                if number == MAX_ATTEMPTS or not isinstance(attempt.failure, LocalTailTooLong):
+                if number == MAX_ATTEMPTS or not self._can_go_elsewhere(attempt.failure):
                     raise attempt.failure
                 self._attempt = None
         finally:
@@ -105,11 +106,22 @@ class Run:
     def _expire(self) -> None:
         self.fail(Expired(f"the request did not end within {self._timeout_s:.3f} s"))
 
-    def _demand(self, number: int) -> Demand:
+    def _can_go_elsewhere(self, failure: Exception) -> bool:
+        """Whether workers refused before anything was sampled; the next route avoids why."""
+        match failure:
+            case LocalTailTooLong():
+                self._may_prefill_locally = False
+            case WorkerDrains():
+                self._routes.drains(failure.worker)
+            case _:
+                return False
+        return self._took_at == -math.inf
+
+    def _demand(self) -> Demand:
         return Demand(
             len(self._request.prompt_token_ids),
             self._request.sampling.max_tokens,
-            may_prefill_locally=number == 1,
+            may_prefill_locally=self._may_prefill_locally,
             may_reuse_prompt=self._request.sampling.prompt_logprobs is None,
             num_samples=self._request.sampling.num_samples,
             adapter=self._request.adapter,

@@ -56,8 +56,7 @@ logger = logging.getLogger(__name__)
 SERVICE_NAME = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 ADAPTER_SERVICE_NAME = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"].full_name
 TOKENIZER_THREADS = 2
-# Requests that outlive the drain's grace get a status of ours, not a broken connection.
-LAST_WORDS_S = 0.5
+LAST_WORDS_S = 0.5  # for statuses to go out before connections are closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,12 @@ class Router:
     workers: Workers
     admission: Admission
     generator: Generator
+
+    async def end_requests_in(self, grace_s: float) -> None:
+        """Requests that outlive the grace get a status of ours, not a broken connection."""
+        patience_s = max(grace_s - LAST_WORDS_S, 0.0)
+        error = NoWorker("this router is shutting down; try again on another one")
+        asyncio.get_running_loop().call_later(patience_s, self.generator.end_all, error)
 
 
 def run(config: RouterConfig) -> None:
@@ -84,13 +89,8 @@ async def serve(config: RouterConfig) -> None:
     )
     async with running_router(config, model) as router:
         gc.freeze()  # a full collection over the libraries' objects stops every stream
-
-        async def on_drain() -> None:
-            patience_s = max(config.drain_timeout_s - LAST_WORDS_S, 0.0)
-            error = NoWorker("this router is shutting down; try again on another one")
-            asyncio.get_running_loop().call_later(patience_s, router.generator.end_all, error)
-
-        await serve_until_signal(router.server, config.drain_timeout_s, on_drain)
+        grace_s = config.drain_timeout_s
+        await serve_until_signal(router.server, grace_s, partial(router.end_requests_in, grace_s))
 
 
 @asynccontextmanager

@@ -114,6 +114,7 @@ class Worker:
         self.load = load
         self.adapters = _adapters_of(load)
         self.is_stuck = False
+        self.has_refused = False  # it drains, and no load sample may have said so yet
         self._last_step_at = self._last_sample_at = time.monotonic()
         self._legs: set[Leg] = set()
         self._unreported: set[Leg] = set()  # sent here, and no load sample has counted them yet
@@ -128,7 +129,7 @@ class Worker:
 
     @property
     def takes_work(self) -> bool:
-        return not (self.is_stuck or self.load.is_draining)
+        return not (self.is_stuck or self.has_refused or self.load.is_draining)
 
     def holds(self, adapter: AdapterFacts | None) -> bool:
         """Whether requests for it can run here; None: for the model as it is."""

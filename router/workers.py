@@ -82,6 +82,11 @@ class Workers:
         waited_for, self._changed = self._changed, asyncio.Event()
         waited_for.set()
 
+    def drains(self, worker: Worker) -> None:
+        """A worker refused a request since it drains: ask it no more."""
+        worker.has_refused = True
+        self.tell_change()
+
     def named(self, worker_id: str) -> Worker:
         """The connected worker of this id; KeyError if it is gone."""
         return self._by_id[worker_id]

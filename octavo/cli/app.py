@@ -8,6 +8,7 @@ import typer
 from octavo.cli import roles
 from octavo.cli.chat import chat
 from octavo.cli.generate import generate
+from octavo.cli.probe import probe
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -109,6 +110,7 @@ def fetch_demo() -> None:
 
 app.command()(generate)
 app.command()(chat)
+app.command()(probe)
 roles.register(app)
 
 

@@ -11,6 +11,7 @@ from octavo.rpc.exposure import check_plaintext
 from octavo.rpc.tls import TlsFiles
 
 TRANSPORTS = ("auto", "shared_memory", "bytes")
+AUTO_CORES = "auto"
 _WILDCARD = re.compile(r"(0\.0\.0\.0|\[::\]|\*|):\d+")
 
 
@@ -81,7 +82,10 @@ class WorkerConfig:
     )
     cpu_cores: str | None = field(
         default=None,
-        metadata={"help": "Compute on these cores only, as 0-3,8; default: on one, anywhere."},
+        metadata={
+            "help": "Compute on these cores only, as 0-3,8; auto: on all this process may use, "
+            "no more than its share of processor time keeps busy; default: on one, anywhere."
+        },
     )
     core_board: Path | None = field(
         default=None,
@@ -122,10 +126,11 @@ class WorkerConfig:
             raise ValueError(f"max_request_s must be positive, got {self.max_request_s}")
         if not self.drain_timeout_s >= 0:
             raise ValueError(f"drain_timeout_s must not be negative, got {self.drain_timeout_s}")
-        if self.cpu_cores is not None:
+        if self.cpu_cores is None:
+            if self.core_board is not None:
+                raise ValueError("core_board needs cpu_cores: which cores are this worker's?")
+        elif self.cpu_cores != AUTO_CORES:
             parse_cores(self.cpu_cores)
-        elif self.core_board is not None:
-            raise ValueError("core_board needs cpu_cores: which cores are this worker's?")
         self.engine_config()  # checks the rest
 
     @property
