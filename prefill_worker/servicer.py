@@ -4,6 +4,7 @@ check -> wait for the pull -> engine -> Started, token -> last block acknowledge
                                 +----progress----> PullKv stream ---+
 """
 
+import logging
 import time
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from octavo.engine.loop import EngineLoop
 from octavo.engine.sequence import FinishReason, Sequence, SequenceOutput
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.prefill_worker.handover import PREFILL, PULL, Handover, Handovers
+from octavo.rpc.call_log import Fields
 from octavo.rpc.durations import duration
 from octavo.rpc.errors import errors_to_status
 from octavo.sampling_params import SamplingParams
@@ -20,8 +22,11 @@ from octavo.worker.attempts import Write
 from octavo.worker.engine_errors import engine_errors
 from octavo.worker.many_calls import CallContext, PrefillManyContext, serve_many_prefills
 from octavo.worker.open_streams import OpenStreams
+from octavo.worker.request_log import logged_leg, note_sequence
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
 from octavo.worker.token_delta import prompt_logprobs, token_delta
+
+logger = logging.getLogger(__name__)
 
 PrefillContext = CallContext[worker_pb2.PrefillResponse]
 
@@ -43,7 +48,11 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
         async with errors_to_status(context):
             spec = read_sequence(request.sequence, self.limits)
             is_known = self.handovers.is_open(spec.key)
-            with self.streams.one(belongs_to_open_request=is_known), engine_errors():
+            with (
+                logged_leg(logger, spec) as fields,
+                self.streams.one(belongs_to_open_request=is_known),
+                engine_errors(),
+            ):
                 async with self.handovers.leg(spec.key, PREFILL) as attempt:
                     progress = PromptProgress(len(spec.token_ids), self.block_size)
                     digest = prompt_digest(spec.group_key, spec.token_ids)
@@ -52,7 +61,7 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
                     if request.will_be_pulled:
                         await attempt.wait_for(PULL)
                     write = attempt.writer(PREFILL, context.write)
-                    prefill = _Prefill(spec, attempt.state, progress, write)
+                    prefill = _Prefill(spec, attempt.state, progress, write, fields)
                     await prefill.run(self.loop, self.eos_token_ids, arrived)
 
     async def PrefillMany(self, _: object, context: PrefillManyContext) -> None:
@@ -68,6 +77,7 @@ class _Prefill:
     handover: Handover
     progress: PromptProgress
     write: Write[worker_pb2.PrefillResponse]
+    fields: Fields  # of its line in the log
 
     async def run(self, loop: EngineLoop, eos_token_ids: frozenset[int], arrived: float) -> None:
         seq = Sequence(
@@ -79,12 +89,17 @@ class _Prefill:
             eos_token_ids=eos_token_ids,
             is_leased=True,
         )
-        async with loop.lease(seq) as stream:
-            async for output in stream:
-                await self._tell(output)
-            computed = time.monotonic()
-            if self.handover.is_pulled:
-                await self.handover.acknowledged.wait()
+        try:
+            async with loop.lease(seq) as stream:
+                async for output in stream:
+                    await self._tell(output)
+                computed = time.monotonic()
+                self.fields["prefill_s"] = computed - seq.admitted_at
+                if self.handover.is_pulled:
+                    await self.handover.acknowledged.wait()
+        finally:
+            note_sequence(self.fields, seq, arrived)
+            self.fields["transferred_blocks"] = self.handover.num_transferred_blocks
         completed = worker_pb2.PrefillResponse.Completed(
             queue=duration(seq.admitted_at - arrived),
             prefill=duration(computed - seq.admitted_at),

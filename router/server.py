@@ -1,8 +1,8 @@
 """A router's wiring, from settings to a served port.
 
-config --> ServedModel --+--> RequestReader --+
-addresses, DNS, Redis ---+--> Workers         +--> InferenceServicer --> port
-Redis -----------------------> RouteFinder ---+
+config --> ServedModel --+--> RequestReader --+               +--> InferenceServicer --> gRPC port
+addresses, DNS, Redis ---+--> Workers         +--> Inference --+
+Redis -----------------------> RouteFinder ---+               +--> http.app ----------> HTTP port
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
 from octavo.registry.connection import RedisSettings
@@ -26,6 +27,7 @@ from octavo.router.background import Background, background
 from octavo.router.config import RouterConfig
 from octavo.router.discovery import watch_names
 from octavo.router.generation import Generator
+from octavo.router.inference import Inference
 from octavo.router.model import ServedModel
 from octavo.router.pace import Pace
 from octavo.router.request import RequestReader
@@ -42,12 +44,19 @@ from octavo.rpc.channels import PUBLIC_MESSAGE_BYTES
 from octavo.rpc.errors import NoWorker
 from octavo.rpc.server import Server, serve_until_signal
 
+if TYPE_CHECKING:
+    from octavo.router.http.server import HttpServer
+
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 TOKENIZER_THREADS = 2
 # Requests that outlive the drain's grace get a status of ours, not a broken connection.
 LAST_WORDS_S = 0.5
+
+
+class HttpMissing(Exception):
+    """HTTP is to be served, and the libraries for it are not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +68,12 @@ class Router:
     workers: Workers
     admission: Admission
     generator: Generator
+    http: "HttpServer | None" = None
 
-
-def run(config: RouterConfig) -> None:
-    """Take requests and send each to a prefill and a decode worker."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(serve(config))
+    async def drain(self, grace_s: float) -> None:
+        """Take nothing new; what is open may end within the grace."""
+        drains = [door.drain(grace_s) for door in (self.server, self.http) if door is not None]
+        await asyncio.gather(*drains)
 
 
 async def serve(config: RouterConfig) -> None:
@@ -80,7 +89,7 @@ async def serve(config: RouterConfig) -> None:
             error = NoWorker("this router is shutting down; try again on another one")
             asyncio.get_running_loop().call_later(patience_s, router.generator.end_all, error)
 
-        await serve_until_signal(router.server, config.drain_timeout_s, on_drain)
+        await serve_until_signal(router, config.drain_timeout_s, on_drain)
 
 
 @asynccontextmanager
@@ -113,21 +122,58 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             max_context_tokens=partial(workers.context_of, model.max_context_tokens),
             group_key_of=secret.group_key_of,
         )
-        servicer = InferenceServicer(
+        inference = Inference(
             model,
             reader,
             generator,
             workers,
             max_request_s=config.max_request_s,
-            slow_reader_s=config.slow_reader_s,
+            log_prompts=config.log_prompts,
         )
-        server = Server((SERVICE_NAME,), PUBLIC_MESSAGE_BYTES, shares_port=config.shares_port)
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
-        port = await server.start(config.listen_address, config.private_address)
-        stack.push_async_callback(server.grpc.stop, 0)
+        server, port = await _open_grpc(config, inference, stack)
         tasks.start(_report_readiness(server, workers))
-        logger.info("serving %s on %s", model.name, config.listen_address)
-        yield Router(server, port, workers, admission, generator)
+        http = await _open_http(config, inference, server, stack)
+        yield Router(server, port, workers, admission, generator, http)
+
+
+async def _open_grpc(
+    config: RouterConfig, inference: Inference, stack: AsyncExitStack
+) -> tuple[Server, int]:
+    """The gRPC server and its port."""
+    servicer = InferenceServicer(inference, slow_reader_s=config.slow_reader_s)
+    server = Server((SERVICE_NAME,), PUBLIC_MESSAGE_BYTES, shares_port=config.shares_port)
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
+    port = await server.start(config.listen_address, config.private_address)
+    stack.push_async_callback(server.grpc.stop, 0)
+    logger.info("serving %s on %s", inference.model.name, config.listen_address)
+    return server, port
+
+
+async def _open_http(
+    config: RouterConfig, inference: Inference, server: Server, stack: AsyncExitStack
+) -> "HttpServer | None":
+    """The HTTP port, if it is wanted.
+
+    Raises:
+        HttpMissing: what it needs is not installed.
+        OSError: the address cannot be bound.
+    """
+    if config.http_address is None or not config.serves_http:
+        return None
+    try:
+        from octavo.router.http.app import make_app
+        from octavo.router.http.server import running_http
+    except ImportError as error:
+        raise HttpMissing(f"http_address needs `pip install 'octavo[http]'`: {error}") from error
+    app = make_app(
+        inference,
+        is_ready=lambda: inference.is_ready and not server.is_draining,
+        slow_reader_s=config.slow_reader_s,
+    )
+    running = running_http(app, config.http_address, shares_port=config.shares_port)
+    http = await stack.enter_async_context(running)
+    logger.info("serving HTTP on %s", config.http_address)
+    return http
 
 
 async def _open_redis(

@@ -9,14 +9,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 WIRE = {"inference", "internal", "rpc", "sampling_params", "token_logprobs", "block_key"}
-SERVICE = WIRE | {"registry", "config", "checkpoint"}
+SERVICE = WIRE | {"registry", "config", "checkpoint", "logs"}
 MAY_IMPORT = {
     "kernels": set[str](),
     "octavo/checkpoint": {"demo"},
     "octavo/engine": {"kernels", "checkpoint", "sampling_params", "token_logprobs", "block_key"},
     "octavo/text": {"sampling_params"},
     "octavo/registry": {"block_key"},
-    "octavo/rpc": {"inference", "internal", "sampling_params", "token_logprobs"},
+    "octavo/rpc": {"inference", "internal", "sampling_params", "token_logprobs", "text"},
     "octavo/transfer": WIRE | {"engine"},
     "router": SERVICE | {"text"},
     "prefill_worker": SERVICE | {"engine", "transfer", "worker"},

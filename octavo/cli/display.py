@@ -16,6 +16,7 @@ from octavo.checkpoint.resolve import resolve_model
 from octavo.cli.child import Child
 from octavo.client import AsyncClient
 from octavo.engine.core_set import format_cores
+from octavo.router.config import NO_ADDRESS
 
 POLL_S = 0.05
 SERVICE = "octavo.inference.v1.InferenceService"
@@ -70,7 +71,7 @@ async def _wait_until_serving(address: str, service: str) -> None:
             await asyncio.sleep(POLL_S)
 
 
-def show_ready(title: str, children: list[Child], redis_url: str | None) -> None:
+def show_ready(title: str, children: list[Child], redis_url: str | None, http_address: str) -> None:
     """A short table of what runs, and the next command."""
     table = Table(title=title)
     for heading in ("role", "pid", "cores", "log"):
@@ -79,6 +80,8 @@ def show_ready(title: str, children: list[Child], redis_url: str | None) -> None
         table.add_row(child.name, str(child.pid), format_cores(child.cores), str(child.log))
     table.add_row("redis", "", "", "none" if redis_url is None else redis_url.rpartition("@")[2])
     console.print(table)
+    if http_address != NO_ADDRESS:
+        console.print(f"OpenAI clients:  base_url http://{http_address}/v1", highlight=False)
     console.print('ask it:  octavo generate "What is a paged KV cache?"     end it:  Ctrl-C')
 
 

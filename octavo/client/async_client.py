@@ -7,13 +7,13 @@ from typing import Self, TypeVar, Unpack
 import grpc
 
 from octavo.client.channel import OPTIONS
-from octavo.client.chat import ChatFields
 from octavo.client.completion import Completion, Delta, Transcript
 from octavo.client.error import OctavoError
 from octavo.client.model_facts import ModelFacts
 from octavo.client.request import Prompt, RequestFields, generate_request, tokenize_request
 from octavo.inference.v1 import inference_pb2 as pb
 from octavo.inference.v1.inference_pb2_grpc import InferenceServiceStub
+from octavo.rpc.openai_chat import ChatFields
 from octavo.sampling_params import SamplingParams
 
 Response = TypeVar("Response")

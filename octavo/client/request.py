@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, cast
 
-from octavo.client.chat import CHAT_FIELDS, ChatFields, chat_messages
 from octavo.inference.v1 import inference_pb2 as pb
+from octavo.rpc.openai_chat import CHAT_FIELDS, ChatFields, chat_messages
 from octavo.sampling_params import SamplingParams
 from octavo.text.chat import Message
 

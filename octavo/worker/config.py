@@ -6,6 +6,7 @@ from pathlib import Path
 
 from octavo.engine.config import EngineConfig
 from octavo.engine.core_set import parse_cores
+from octavo.logs import check_log_settings
 
 TRANSPORTS = ("auto", "shared_memory", "bytes")
 _WILDCARD = re.compile(r"(0\.0\.0\.0|\[::\]|\*|):\d+")
@@ -79,8 +80,13 @@ class WorkerConfig:
     drain_timeout_s: float = field(
         default=30.0, metadata={"help": "How long open streams may finish after SIGTERM."}
     )
+    log_level: str = field(default="info", metadata={"help": "debug, info, warning or error."})
+    log_format: str = field(
+        default="text", metadata={"help": "text, or json for an object a line."}
+    )
 
     def __post_init__(self) -> None:
+        check_log_settings(self.log_level, self.log_format)
         if not self.model:
             raise ValueError("model must name a folder, a GGUF file or a hub id")
         if self.transport not in TRANSPORTS:
