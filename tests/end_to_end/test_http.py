@@ -15,7 +15,7 @@ import pytest
 
 from end_to_end.fleet import Fleet, running_fleet
 from end_to_end.prompts import GREEDY, check_alive_and_quiet, expected, prompt_of, streamed
-from end_to_end.test_text import ids_of
+from end_to_end.test_text import PROMPT, ids_of
 from end_to_end.vocabulary import saying, word_tokenizer
 from octavo.client import AsyncClient, Completion
 
@@ -146,7 +146,6 @@ async def test_usage_comes_once_and_counts_what_was_sent(tmp_path: Path) -> None
     words = ["a", "b", "c", "d"]
     tokenizer = word_tokenizer(words)
     model = saying(tmp_path / "m", tokenizer, ids_of(tokenizer, words))
-    prompt = [40]
     async with both_doors(model) as doors:
         for fields, num_tokens in (
             ({}, 5),
@@ -155,24 +154,24 @@ async def test_usage_comes_once_and_counts_what_was_sent(tmp_path: Path) -> None
             ({"max_tokens": 1}, 1),
         ):
             settings: dict[str, Any] = {"max_tokens": 20, "temperature": 0.0, **fields}
-            whole = await doors.grpc.generate(prompt, **settings)
-            for completion in (whole, await streamed(doors.grpc, prompt, **settings)):
+            whole = await doors.grpc.generate(PROMPT, **settings)
+            for completion in (whole, await streamed(doors.grpc, PROMPT, **settings)):
                 _check(completion, num_tokens)
-            body: dict[str, Any] = {"prompt": prompt, "return_token_ids": True, **settings}
+            body: dict[str, Any] = {"prompt": PROMPT, "return_token_ids": True, **settings}
             over_http = await doors.whole(**body)
             assert over_http["choices"][0]["token_ids"] == whole.token_ids
             *events, last = await doors.streamed(**body, stream_options={"include_usage": True})
             assert all(event["usage"] is None for event in events)
             assert last["usage"] == over_http["usage"]
             assert last["usage"]["completion_tokens"] == num_tokens
-            assert last["usage"]["prompt_tokens"] == len(prompt)
+            assert last["usage"]["prompt_tokens"] == len(PROMPT)
             sent = [i for event in events for i in event["choices"][0].get("token_ids", ())]
             assert sent == whole.token_ids
 
 
 def _check(completion: Completion, num_tokens: int) -> None:
     assert completion.usage.completion_tokens == len(completion.token_ids) == num_tokens
-    assert completion.usage.prompt_tokens == 1
+    assert completion.usage.prompt_tokens == len(PROMPT)
 
 
 async def test_dropped_connections_leave_no_block_held(llama: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 from checkpoints import scripted
@@ -124,9 +125,16 @@ class TestLangChain:
             """Look at a place."""
             return at
 
-        async with start_door(says(tool_model, "I look. " + CALL), model=tool_model) as door:
+        async with (
+            start_door(says(tool_model, "I look. " + CALL), model=tool_model) as door,
+            httpx.AsyncClient() as connections,
+        ):
             chat = langchain.ChatOpenAI(
-                model="tiny", base_url=f"{door.url}/v1", api_key="none", stream_usage=True
+                model="tiny",
+                base_url=f"{door.url}/v1",
+                api_key="none",
+                stream_usage=True,
+                http_async_client=connections,
             )
             message = await chat.ainvoke("How is it?")
             assert message.content == "I look. " + CALL
@@ -147,8 +155,12 @@ class TestLlamaIndex:
             "llama_index.llms.openai_like", reason="needs octavo[http-clients]"
         )
         llms = pytest.importorskip("llama_index.core.llms")
-        async with start_door(says(served_model, TEXT)) as door:
+        async with (
+            start_door(says(served_model, TEXT)) as door,
+            httpx.AsyncClient() as connections,
+        ):
             settings: Any = {"model": "tiny", "api_base": f"{door.url}/v1", "api_key": "none"}
+            settings["async_http_client"] = connections
             chat = module.OpenAILike(**settings, is_chat_model=True, context_window=1024)
             message = llms.ChatMessage(role="user", content="How is it?")
             assert (await chat.achat([message])).message.content == TEXT
