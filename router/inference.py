@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from octavo.inference.v1 import inference_pb2
 from octavo.router.generation import Generator, Reply
 from octavo.router.model import ServedModel
-from octavo.router.replies import ReplyWriter, Response
+from octavo.router.replies import ReplyWriter, Response, join
 from octavo.router.report import RunReport
 from octavo.router.request import DEFAULT_MAX_TOKENS, Request, RequestReader
 from octavo.router.workers import Workers
@@ -90,6 +90,17 @@ class Inference:
                     response = writer.message(reply)
                     if response is not None:
                         yield response
+
+    async def generate(
+        self, message: inference_pb2.GenerateRequest, caller: Caller
+    ) -> inference_pb2.GenerateResponse:
+        """Run one generation and return the whole of it.
+
+        Raises:
+            RequestError: what the caller should see.
+        """
+        async with aclosing(self.stream(message, caller)) as responses:
+            return join([response async for response in responses], self.model.name)
 
     async def tokenize(self, message: inference_pb2.TokenizeRequest) -> list[int]:
         """Token ids of a text or a chat, as a generation would run them."""

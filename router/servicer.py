@@ -7,7 +7,7 @@ import grpc
 
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
 from octavo.router.inference import Caller, Inference
-from octavo.router.replies import Response, join
+from octavo.router.replies import Response
 from octavo.router.slow_reader import patient_write
 from octavo.rpc.errors import errors_to_status
 
@@ -49,14 +49,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(
         self, request: inference_pb2.GenerateRequest, context: UnaryContext
     ) -> inference_pb2.GenerateResponse:
-        found: list[Response] = []
-        caller = _caller(context.time_remaining())
-        async with (
-            errors_to_status(context),
-            aclosing(self._inference.stream(request, caller)) as messages,
-        ):
-            found = [message async for message in messages]
-        return join(found, self._inference.model.name)
+        response = inference_pb2.GenerateResponse()
+        async with errors_to_status(context):
+            caller = _caller(context.time_remaining())
+            response = await self._inference.generate(request, caller)
+        return response
 
     async def Tokenize(
         self, request: inference_pb2.TokenizeRequest, context: TokenizeContext

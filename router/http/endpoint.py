@@ -3,6 +3,7 @@
 body --read--> Asked --Inference.stream--> messages --Answers--> events | object
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -29,7 +30,6 @@ from octavo.router.http.logprobs import LogprobShapes
 from octavo.router.http.merged import merged
 from octavo.router.inference import Caller, Inference
 from octavo.router.replies import Response as Message
-from octavo.router.replies import join
 from octavo.router.slow_reader import SlowReader, patient_write
 from octavo.rpc.call_log import logged
 from octavo.rpc.errors import RequestError
@@ -90,12 +90,14 @@ class Endpoint:
                 raise
 
     async def _whole(self, asked: Asked) -> Response:
-        found: list[list[Message]] = [[] for _ in asked.requests]
-        async with aclosing(self._messages(asked)) as messages:
-            async for index, message in messages:
-                found[index].append(message)
-        model = self._inference.model.name
-        body = self._answers_for(asked).whole([join(each, model) for each in found])
+        generate = self._inference.generate
+        tasks = [asyncio.create_task(generate(each, self._caller)) for each in asked.requests]
+        try:
+            found = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()  # of several, those that run when one has failed
+        body = self._answers_for(asked).whole(found)
         return json_response(200, body, {"x-request-id": asked.request_id})
 
     async def _stream(self, asked: Asked, send: Send) -> None:
