@@ -11,6 +11,7 @@ of another in the cache.
 import argparse
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,13 +25,22 @@ from figures import Figure, figure_of
 from octavo.checkpoint.resolve import resolve_model
 from octavo.inference.v1 import inference_pb2
 from octavo.text.tokenizer import Tokenizer
-from peers import Octavo, Served
+from peers import Octavo, Served, vllm_environment
 from process import free_port
 from rounds import THROUGHPUT, Case, Engine, Rows, pick
 
 GRPC, HTTP, VLLM = "octavo gRPC", "octavo HTTP", "vllm bench serve"
 MODEL = "model"
 TOOL_TIMEOUT_S = 600
+# What `vllm bench serve` runs: in CPU builds, which have another name, the command itself does not
+# find its own version.
+BENCH_SERVE = """
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = FlexibleArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
 
 
 class Texts:
@@ -133,7 +143,7 @@ class VllmBench:
         ]
         source.write_text("\n".join(lines), encoding="utf-8")
         command = [
-            str(self._venv / "bin/vllm"), "bench", "serve", "--backend", "openai",
+            str(self._venv / "bin/python"), "-c", BENCH_SERVE, "--backend", "openai",
             "--base-url", self._url, "--endpoint", "/v1/completions",
             "--model", str(self._model), "--served-model-name", MODEL,
             "--dataset-name", "custom", "--dataset-path", str(source), "--skip-chat-template",
@@ -145,7 +155,12 @@ class VllmBench:
         ]  # fmt: skip
         log = self._work / "vllm-bench.log"
         with log.open("wb") as output:
-            process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdout=output,
+                stderr=output,
+                env=os.environ | vllm_environment(self._venv),
+            )
             async with asyncio.timeout(TOOL_TIMEOUT_S):
                 status = await process.wait()
         if status:
