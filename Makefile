@@ -4,7 +4,7 @@ PROTOS = $(shell find protos -name '*.proto')
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 FOLDERS = octavo router prefill_worker decode_worker kernels tests bench simulator deploy
 
-.PHONY: install protos format check test charts manifests cluster images exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-relay bench-overhead bench-roof bench-ttft bench-tail bench-start bench-prompt-lookup
+.PHONY: install protos format check test charts manifests cluster images exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-relay bench-http bench-overhead bench-roof bench-ttft bench-tail bench-start bench-prompt-lookup
 
 install:  ## make .venv with everything development needs
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade pip && $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
@@ -60,6 +60,7 @@ bench:  ## every figure that has a floor, then one table; VLLM=DIR LLAMA=DIR are
 	-$(BIN)/python bench/ttft.py $(VLLM_PEER) $(call RESULT,ttft)
 	-$(BIN)/python bench/start.py $(VLLM_PEER) $(call RESULT,start)
 	-$(BIN)/python bench/relay.py $(call RESULT,relay)
+	-$(BIN)/python bench/http_door.py $(VLLM_PEER) $(call RESULT,http)
 	-$(BIN)/python bench/overhead.py $(call RESULT,overhead)
 	-$(BIN)/python bench/roof.py $(call RESULT,roof)
 	-$(BIN)/python bench/paper.py $(call RESULT,paper)
@@ -105,6 +106,9 @@ bench-overhead:  ## work around the model: of a step, and served over a bare loo
 
 bench-roof:  ## prefill over a GEMM, a step over streaming its weights
 	$(BIN)/python bench/roof.py $(ARGS)
+
+bench-http:  ## HTTP beside gRPC, and our load beside `vllm bench serve`; ARGS="--vllm DIR"
+	$(BIN)/python bench/http_door.py $(ARGS)
 
 bench-ttft:  ## first tokens: over vLLM's, warm over cold, hand-off, cache; ARGS="--vllm DIR"
 	$(BIN)/python bench/ttft.py $(ARGS)

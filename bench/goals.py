@@ -81,6 +81,8 @@ GOALS: dict[str, Goal] = {
     "served-bare": Goal("served over bare forward loop, 32 streams", 0.90, 0.97),
     "router-tokens": Goal("router relay, one core, scripted model", 10_000, 25_000, "tokens/s"),
     "router-requests": Goal("router, one core, scripted model", 300, 800, "requests/s"),
+    "http-added": _most("HTTP over gRPC, more a token at the median", 1.0, 0.2, "ms"),
+    "http-vllm-bench": _most("our load and vllm bench serve differ", 3.0, 1.0, "%"),
     "ready": _most("time to ready over vLLM's", 0.2, 0.05),
     "slots": Goal("KV slots holding live tokens, block 16", 96.0, 97.5, "%"),
     "concurrency": Goal("concurrency over reserving the longest output", 2.5, 4.0),

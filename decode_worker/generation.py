@@ -9,6 +9,7 @@ from octavo.decode_worker.prompt_pull import PromptPull
 from octavo.engine.sequence import Sequence, SequenceOutput
 from octavo.engine.stream import SequenceStream
 from octavo.internal.v1alpha1 import worker_pb2
+from octavo.rpc.call_log import Fields
 from octavo.rpc.durations import duration
 from octavo.rpc.errors import InvalidRequest
 from octavo.transfer.progress import are_finished
@@ -99,6 +100,16 @@ class Generation:
                 await self.write(worker_pb2.DecodeResponse(prompt_logprobs=scores))
             if output.token_ids:
                 await self._write_tokens(output)
+
+    @property
+    def costs(self) -> Fields:
+        """For the line in the log: what the prompt cost here."""
+        if not self.seq.is_pulled:
+            return {"prefill_s": self.computed_s or None}
+        return {
+            "transfer_s": self.transfer_s or None,
+            "transferred_blocks": self.num_transferred_blocks,
+        }
 
     async def complete(self) -> None:
         """The last message."""

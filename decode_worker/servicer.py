@@ -34,6 +34,7 @@ from octavo.worker.engine_errors import engine_errors
 from octavo.worker.grammar import grammar_of
 from octavo.worker.many_calls import Call, CallContext, DecodeManyContext, serve_many_decodes
 from octavo.worker.open_streams import OpenStreams
+from octavo.worker.request_log import logged_leg, note_sequence
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
         async with errors_to_status(context):
             start = await _read_start(context)
             spec = read_sequence(start.sequence, self.limits)
-            with self.streams.one(), engine_errors():
+            with logged_leg(logger, spec) as fields, self.streams.one(), engine_errors():
                 seq = self._sequence(spec, is_pulled=start.HasField("kv"))
                 self._check_samples(seq)
                 seq.grammar = await grammar_of(spec, self.grammars)
@@ -74,7 +75,12 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
                     await self._check_tail(seq)
                 async with self.attempts.leg(spec.key, DECODE) as attempt:
                     attempt.join(DECODE)
-                    await self._run(seq, start, attempt, context, arrived)
+                    generation = self._generation(seq, attempt, context, arrived)
+                    try:
+                        await self._run(generation, start, attempt, context)
+                    finally:
+                        note_sequence(fields, seq, arrived)
+                        fields |= generation.costs
 
     async def DecodeMany(self, _: object, context: DecodeManyContext) -> None:
         """Many Decode calls of one router, each a lease of its own."""
@@ -82,16 +88,12 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
 
     async def _run(
         self,
-        seq: Sequence,
+        generation: Generation,
         start: worker_pb2.DecodeRequest.Start,
         attempt: Attempt[None],
         context: DecodeContext,
-        arrived: float,
     ) -> None:
-        # A stream of its own has no place for tokens but the wire, which may make them wait.
-        write_tokens = context.write_tokens if isinstance(context, Call) else _never
-        write = attempt.writer(DECODE, context.write)
-        generation = Generation(seq, write, write_tokens, self._stopper(seq), arrived)
+        seq = generation.seq
         reader = asyncio.create_task(_read_stops(context, generation, attempt))
         try:
             with self.puller.pull(seq, start) as pull:
@@ -102,6 +104,14 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
                     await generation.complete()
         finally:
             reader.cancel()
+
+    def _generation(
+        self, seq: Sequence, attempt: Attempt[None], context: DecodeContext, arrived: float
+    ) -> Generation:
+        # A stream of its own has no place for tokens but the wire, which may make them wait.
+        write_tokens = context.write_tokens if isinstance(context, Call) else _never
+        write = attempt.writer(DECODE, context.write)
+        return Generation(seq, write, write_tokens, self._stopper(seq), arrived)
 
     def _sequence(self, spec: SequenceSpec, *, is_pulled: bool) -> Sequence:
         return Sequence(

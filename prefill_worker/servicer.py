@@ -4,6 +4,7 @@ check -> wait for the pull -> engine -> Started, tokens -> last block acknowledg
                                 +----progress----> PullKv stream ---+
 """
 
+import logging
 import time
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,7 @@ from octavo.grammar.grammars import CompiledGrammars
 from octavo.grammar.matcher import Grammar
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.prefill_worker.handover import PREFILL, PULL, Handover, Handovers
+from octavo.rpc.call_log import Fields
 from octavo.rpc.durations import duration
 from octavo.rpc.errors import errors_to_status
 from octavo.sampling_params import SamplingParams
@@ -25,8 +27,11 @@ from octavo.worker.engine_errors import engine_errors
 from octavo.worker.grammar import grammar_of
 from octavo.worker.many_calls import CallContext, PrefillManyContext, serve_many_prefills
 from octavo.worker.open_streams import OpenStreams
+from octavo.worker.request_log import logged_leg, note_sequence
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
 from octavo.worker.token_delta import prompt_logprobs, token_delta
+
+logger = logging.getLogger(__name__)
 
 PrefillContext = CallContext[worker_pb2.PrefillResponse]
 
@@ -49,7 +54,11 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
         async with errors_to_status(context):
             spec = read_sequence(request.sequence, self.limits)
             is_known = self.handovers.is_open(spec.key)
-            with self.streams.one(belongs_to_open_request=is_known), engine_errors():
+            with (
+                logged_leg(logger, spec) as fields,
+                self.streams.one(belongs_to_open_request=is_known),
+                engine_errors(),
+            ):
                 grammar = await grammar_of(spec, self.grammars)
                 async with self.handovers.leg(spec.key, PREFILL) as attempt:
                     progress = PromptProgress(len(spec.token_ids), self.block_size)
@@ -61,7 +70,7 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
                         await attempt.wait_for(PULL)
                     write = attempt.writer(PREFILL, context.write)
                     prefill = _Prefill(
-                        spec, grammar, attempt.state, progress, write, self.eos_token_ids
+                        spec, grammar, attempt.state, progress, write, self.eos_token_ids, fields
                     )
                     await prefill.run(self.loop, arrived)
 
@@ -80,6 +89,7 @@ class _Prefill:
     progress: PromptProgress
     write: Write[worker_pb2.PrefillResponse]
     eos_token_ids: frozenset[int]
+    fields: Fields  # of its line in the log
     tokens: list[worker_pb2.TokenDelta] = field(default_factory=list)  # one of each sample
 
     async def run(self, loop: EngineLoop, arrived: float) -> None:
@@ -94,12 +104,17 @@ class _Prefill:
             is_leased=True,
             adapter=self.spec.adapter,
         )
-        async with loop.lease(seq) as stream:
-            async for output in stream:
-                await self._tell(output)
-            computed = time.monotonic()
-            if self.handover.is_pulled:
-                await self.handover.acknowledged.wait()
+        try:
+            async with loop.lease(seq) as stream:
+                async for output in stream:
+                    await self._tell(output)
+                computed = time.monotonic()
+                self.fields["prefill_s"] = computed - seq.admitted_at
+                if self.handover.is_pulled:
+                    await self.handover.acknowledged.wait()
+        finally:
+            note_sequence(self.fields, seq, arrived)
+            self.fields["transferred_blocks"] = self.handover.num_transferred_blocks
         completed = worker_pb2.PrefillResponse.Completed(
             queue=duration(seq.admitted_at - arrived),
             prefill=duration(computed - seq.admitted_at),

@@ -4,9 +4,12 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from octavo.logs import check_log_settings
 from octavo.rpc.exposure import check_plaintext
 from octavo.rpc.tls import TlsFiles, files_of
 from octavo.text.tool_calls import AUTO, check_format_name
+
+NO_ADDRESS = "none"
 
 
 def setting(help_text: str, *, default: Any = MISSING) -> Any:
@@ -32,6 +35,10 @@ class RouterConfig:
     shares_port: bool = setting(
         "Share the port with other routers that say so, too; the kernel spreads connections.",
         default=False,
+    )
+    http_address: str | None = setting(
+        "Where HTTP clients connect, as host:port; needs octavo[http]. Default, and none: nowhere.",
+        default=None,
     )
     private_address: str | None = setting(
         "One more address to listen on, where this router alone is reached.",
@@ -126,6 +133,18 @@ class RouterConfig:
         "Adapters below this folder of the workers may be loaded by LoadAdapter; default: none.",
         default=None,
     )
+    log_level: str = setting(
+        "debug, info, warning or error.",
+        default="info",
+    )
+    log_format: str = setting(
+        "text, or json for an object a line.",
+        default="text",
+    )
+    log_prompts: bool = setting(
+        "Write prompts to the log at level debug; they are never written otherwise.",
+        default=False,
+    )
     tool_call_format: str = setting(
         "How tool calls are written: auto (by the chat template), hermes, llama3_json or none.",
         default=AUTO,
@@ -133,9 +152,14 @@ class RouterConfig:
 
     def __post_init__(self) -> None:
         check_format_name(self.tool_call_format)
+        check_log_settings(self.log_level, self.log_format)
+        if self.http_address not in (None, NO_ADDRESS):
+            check_address(str(self.http_address))
         if self.public_tls is None:
             how = "--tls-cert-file and --tls-key-file"
             check_plaintext(self.listen_address, self.insecure, how)
+            if self.serves_http:
+                check_plaintext(str(self.http_address), self.insecure, how, "http_address")
         if not self.model:
             raise ValueError("model must name a folder, a GGUF file or a hub id")
         for name in (
@@ -158,7 +182,7 @@ class RouterConfig:
 
     @property
     def public_tls(self) -> TlsFiles | None:
-        """Of listen_address.
+        """Of listen_address and http_address.
 
         Raises:
             ValueError: a file is missing.
@@ -171,8 +195,19 @@ class RouterConfig:
         return TlsFiles.in_folder(self.internal_tls_dir) if self.internal_tls_dir else None
 
     @property
+    def serves_http(self) -> bool:
+        return self.http_address not in (None, NO_ADDRESS)
+
+    @property
     def model_name(self) -> str:
         """The name clients use."""
         if self.served_model_name:
             return self.served_model_name
         return self.model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")
+
+
+def check_address(address: str) -> None:
+    """Raise ValueError unless HTTP could be served there."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"http_address must be host:port or {NO_ADDRESS}, got {address!r}")

@@ -16,8 +16,8 @@ from grpc_status import rpc_status
 
 from octavo.router.worker import Worker
 from octavo.rpc.errors import (
-    Duplicate,
     Draining,
+    Duplicate,
     Expired,
     InvalidRequest,
     NotFound,
@@ -75,7 +75,7 @@ def leg_failure(worker: Worker, error: grpc.aio.AioRpcError) -> RequestError:
 def adapter_failure(worker: Worker, error: grpc.aio.AioRpcError) -> RequestError:
     """The caller's view of a status that ended the loading or unloading of an adapter."""
     text = f"{worker.name}: {error.details() or ''}"
-    field, _ = _details(error)
+    field, *_ = _details(error)
     match error.code():
         case grpc.StatusCode.ALREADY_EXISTS:
             return Duplicate(text, field=field)

@@ -53,6 +53,7 @@ class Request:
     """One generation, fully resolved."""
 
     request_id: str  # the caller's, or drawn; never a key between our processes
+    run_id: str  # that key
     prompt_token_ids: list[int]
     sampling: SamplingParams  # seed is set
     group_key: bytes
@@ -87,8 +88,12 @@ class RequestReader:
         self._num_queued_bytes = 0
         self._draw = random.Random()
 
-    async def read(self, message: inference_pb2.GenerateRequest) -> Request:
+    async def read(
+        self, message: inference_pb2.GenerateRequest, default_max_tokens: int = DEFAULT_MAX_TOKENS
+    ) -> Request:
         """Resolve a request.
+
+        default_max_tokens: what an unset max_tokens means, or what is left of the context, if less.
 
         Raises:
             InvalidRequest, NotFound, Unsupported: naming the field.
@@ -99,13 +104,14 @@ class RequestReader:
         self.check_model(message.model)
         _check_fields(message)
         adapter = self._find_adapter(message.lora_adapter) if message.lora_adapter else None
-        sampling = await self._sampling(message)
+        sampling = await self._sampling(message, default_max_tokens)
         prompt_token_ids = await self._prompt(message)
         sampling = await self._grammars.read(sampling, message.chat)
         return Request(
             request_id=message.request_id or secrets.token_hex(16),
+            run_id=secrets.token_hex(16),
             prompt_token_ids=prompt_token_ids,
-            sampling=self._fit(sampling, message, len(prompt_token_ids)),
+            sampling=self._fit(sampling, message, len(prompt_token_ids), default_max_tokens),
             group_key=self._group_key_of(message.cache_salt),
             include_text=_or_true(message.output, "include_text"),
             include_token_ids=_or_true(message.output, "include_token_ids"),
@@ -150,8 +156,10 @@ class RequestReader:
                 field="model",
             )
 
-    async def _sampling(self, message: inference_pb2.GenerateRequest) -> SamplingParams:
-        defaults = {"max_tokens": DEFAULT_MAX_TOKENS, **self._model.sampling_defaults}
+    async def _sampling(
+        self, message: inference_pb2.GenerateRequest, default_max_tokens: int
+    ) -> SamplingParams:
+        defaults = {"max_tokens": default_max_tokens, **self._model.sampling_defaults}
         if message.sampling.HasField("beam_search"):
             for name in DRAWING:
                 defaults.pop(name, None)
@@ -197,13 +205,14 @@ class RequestReader:
         sampling: SamplingParams,
         message: inference_pb2.GenerateRequest,
         num_prompt_tokens: int,
+        default_max_tokens: int,
     ) -> SamplingParams:
         """Give an unset max_tokens what is left of the context; check one that is set."""
         context = self._max_context_tokens()
         try:
             check_prompt_logprobs(num_prompt_tokens, sampling.prompt_logprobs)
             if not message.sampling.HasField("max_tokens"):
-                max_tokens = min(DEFAULT_MAX_TOKENS, context - num_prompt_tokens)
+                max_tokens = min(default_max_tokens, context - num_prompt_tokens)
                 return replace(sampling, max_tokens=max_tokens)
             check_length(num_prompt_tokens, sampling.max_tokens, context)
         except ValueError as error:

@@ -8,7 +8,6 @@ ends them. Deadline and shutdown end an attempt from outside; then its reader is
 
 import asyncio
 import math
-import secrets
 from collections.abc import AsyncGenerator
 
 from octavo.internal.v1alpha1 import worker_pb2
@@ -37,7 +36,6 @@ class Run:
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._ends_at = self._loop.time() + timeout_s
-        self._id = secrets.token_hex(16)  # the caller's id is never a key between our processes
         self._news = asyncio.Event()
         self._took_at = -math.inf  # when its reader last took tokens
         self._waits_for_pace = False
@@ -130,7 +128,7 @@ class Run:
     def _new_attempt(self, route: Route, number: int) -> Attempt:
         self.report.begin(route)
         sequence = worker_pb2.SequenceSpec(
-            key=worker_pb2.RequestKey(request_id=self._id, attempt=number),
+            key=worker_pb2.RequestKey(request_id=self._request.run_id, attempt=number),
             prompt_token_ids=self._request.prompt_token_ids,
             sampling=sampling_to_proto(self._request.sampling),
             group_key=self._request.group_key,

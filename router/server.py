@@ -1,8 +1,8 @@
 """A router's wiring, from settings to a served port.
 
-config --> ServedModel --+--> RequestReader --+
-addresses, DNS, Redis ---+--> Workers         +--> InferenceServicer --> port
-Redis -----------------------> RouteFinder ---+
+config --> ServedModel --+--> RequestReader --+               +--> InferenceServicer --> gRPC port
+addresses, DNS, Redis ---+--> Workers         +--> Inference --+
+Redis -----------------------> RouteFinder ---+               +--> http.app ----------> HTTP port
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from octavo.inference.v1 import (
     adapter_pb2,
@@ -34,6 +35,7 @@ from octavo.router.config import RouterConfig
 from octavo.router.discovery import watch_names
 from octavo.router.generation import Generator
 from octavo.router.grammar import GrammarReader, router_grammars
+from octavo.router.inference import Inference
 from octavo.router.model import ServedModel
 from octavo.router.pace import Pace
 from octavo.router.request import RequestReader
@@ -51,12 +53,19 @@ from octavo.rpc.channels import PUBLIC_MESSAGE_BYTES
 from octavo.rpc.errors import NoWorker
 from octavo.rpc.server import Server, serve_until_signal
 
+if TYPE_CHECKING:
+    from octavo.router.http.server import HttpServer
+
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 ADAPTER_SERVICE_NAME = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"].full_name
 TOKENIZER_THREADS = 2
 LAST_WORDS_S = 0.5  # for statuses to go out before connections are closed
+
+
+class HttpMissing(Exception):
+    """HTTP is to be served, and the libraries for it are not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +77,18 @@ class Router:
     workers: Workers
     admission: Admission
     generator: Generator
+    http: "HttpServer | None" = None
+
+    async def drain(self, grace_s: float) -> None:
+        """Take nothing new; what is open may end within the grace."""
+        drains = [door.drain(grace_s) for door in (self.server, self.http) if door is not None]
+        await asyncio.gather(*drains)
 
     async def end_requests_in(self, grace_s: float) -> None:
         """Requests that outlive the grace get a status of ours, not a broken connection."""
         patience_s = max(grace_s - LAST_WORDS_S, 0.0)
         error = NoWorker("this router is shutting down; try again on another one")
         asyncio.get_running_loop().call_later(patience_s, self.generator.end_all, error)
-
-
-def run(config: RouterConfig) -> None:
-    """Take requests and send each to a prefill and a decode worker."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(serve(config))
 
 
 async def serve(config: RouterConfig) -> None:
@@ -90,7 +99,7 @@ async def serve(config: RouterConfig) -> None:
     async with running_router(config, model) as router:
         gc.freeze()  # a full collection over the libraries' objects stops every stream
         grace_s = config.drain_timeout_s
-        await serve_until_signal(router.server, grace_s, partial(router.end_requests_in, grace_s))
+        await serve_until_signal(router, grace_s, partial(router.end_requests_in, grace_s))
 
 
 @asynccontextmanager
@@ -128,29 +137,80 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             group_key_of=secret.group_key_of,
             find_adapter=adapters.find,
         )
-        servicer = InferenceServicer(
+        inference = Inference(
             model,
             reader,
             generator,
+            adapters,
             workers,
             max_request_s=config.max_request_s,
-            slow_reader_s=config.slow_reader_s,
+            log_prompts=config.log_prompts,
         )
-        server = Server(
-            (SERVICE_NAME, ADAPTER_SERVICE_NAME),
-            PUBLIC_MESSAGE_BYTES,
-            shares_port=config.shares_port,
-            keys=KeyRing(config.api_key_file) if config.api_key_file else None,
-        )
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
-        adapter_pb2_grpc.add_AdapterServiceServicer_to_server(
-            AdapterServicer(adapters, config.lora_root), server.grpc
-        )
-        port = await server.start(config.listen_address, config.private_address, config.public_tls)
-        stack.push_async_callback(server.grpc.stop, 0)
+        keys = KeyRing(config.api_key_file) if config.api_key_file else None
+        server, port = await _open_grpc(config, inference, adapters, keys, stack)
         tasks.start(_report_readiness(server, workers))
-        logger.info("serving %s on %s", model.name, config.listen_address)
-        yield Router(server, port, workers, admission, generator)
+        http = await _open_http(config, inference, server, keys, stack)
+        yield Router(server, port, workers, admission, generator, http)
+
+
+async def _open_grpc(
+    config: RouterConfig,
+    inference: Inference,
+    adapters: Adapters,
+    keys: KeyRing | None,
+    stack: AsyncExitStack,
+) -> tuple[Server, int]:
+    """The gRPC server and its port."""
+    server = Server(
+        (SERVICE_NAME, ADAPTER_SERVICE_NAME),
+        PUBLIC_MESSAGE_BYTES,
+        shares_port=config.shares_port,
+        keys=keys,
+    )
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(
+        InferenceServicer(inference, slow_reader_s=config.slow_reader_s), server.grpc
+    )
+    adapter_pb2_grpc.add_AdapterServiceServicer_to_server(
+        AdapterServicer(adapters, config.lora_root), server.grpc
+    )
+    port = await server.start(config.listen_address, config.private_address, config.public_tls)
+    stack.push_async_callback(server.grpc.stop, 0)
+    logger.info("serving %s on %s", inference.model.name, config.listen_address)
+    return server, port
+
+
+async def _open_http(
+    config: RouterConfig,
+    inference: Inference,
+    server: Server,
+    keys: KeyRing | None,
+    stack: AsyncExitStack,
+) -> "HttpServer | None":
+    """The HTTP port, if it is wanted.
+
+    Raises:
+        HttpMissing: what it needs is not installed.
+        OSError: the address cannot be bound.
+    """
+    if config.http_address is None or not config.serves_http:
+        return None
+    try:
+        from octavo.router.http.app import make_app
+        from octavo.router.http.server import running_http
+    except ImportError as error:
+        raise HttpMissing(f"http_address needs `pip install 'octavo[http]'`: {error}") from error
+    app = make_app(
+        inference,
+        is_ready=lambda: inference.is_ready and not server.is_draining,
+        slow_reader_s=config.slow_reader_s,
+        keys=keys,
+    )
+    running = running_http(
+        app, config.http_address, shares_port=config.shares_port, tls=config.public_tls
+    )
+    http = await stack.enter_async_context(running)
+    logger.info("serving HTTP on %s", config.http_address)
+    return http
 
 
 async def _open_redis(

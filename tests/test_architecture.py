@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 WIRE = {"inference", "internal", "rpc", "sampling_params", "token_logprobs", "block_key"}
-SERVICE = WIRE | {"registry", "config", "checkpoint"}
+SERVICE = WIRE | {"registry", "config", "checkpoint", "logs"}
 MAY_IMPORT = {
     "kernels": set[str](),
     "octavo/checkpoint": {"demo"},
@@ -24,9 +24,9 @@ MAY_IMPORT = {
     "octavo/grammar": {"text"},
     "octavo/text": {"sampling_params"},
     "octavo/registry": {"block_key"},
-    "octavo/rpc": {"inference", "internal", "sampling_params", "token_logprobs"},
+    "octavo/rpc": {"inference", "internal", "sampling_params", "token_logprobs", "text"},
     "octavo/transfer": WIRE | {"engine"},
-    "router": SERVICE | {"grammar", "text"},
+    "router": SERVICE | {"grammar", "ranking", "text"},
     "prefill_worker": SERVICE | {"engine", "grammar", "transfer", "worker"},
     "decode_worker": SERVICE | {"engine", "grammar", "transfer", "worker"},
 }

@@ -24,6 +24,19 @@ def up(
         str, typer.Option(envvar="OCTAVO_MODEL", help="Folder, GGUF file or hub id.")
     ] = "smollm2-135m-instruct",
     address: Annotated[str, typer.Option(help="Where clients connect.")] = "127.0.0.1:50051",
+    http_address: Annotated[
+        str | None,
+        typer.Option(
+            envvar="OCTAVO_HTTP_ADDRESS",
+            help="Where HTTP clients connect, or none. Default: 127.0.0.1:8000, if it is free.",
+        ),
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(envvar="OCTAVO_LOG_LEVEL", help="debug, info, warning or error.")
+    ] = "info",
+    log_format: Annotated[
+        str, typer.Option(envvar="OCTAVO_LOG_FORMAT", help="text or json, of the roles' logs.")
+    ] = "text",
     prefill_workers: Annotated[int, typer.Option(help="How many, 1 to 64.")] = 1,
     decode_workers: Annotated[int, typer.Option(help="How many, 1 to 64.")] = 1,
     routers: Annotated[
@@ -64,7 +77,10 @@ def up(
     """Start routers, workers and Redis on this machine; Ctrl-C ends everything."""
     import asyncio
 
+    from rich.markup import escape
+
     from octavo.checkpoint.errors import CheckpointError
+    from octavo.cli.addresses import HttpUnavailable
     from octavo.cli.display import console
     from octavo.cli.up import ChildDied, UpConfig, run_up
 
@@ -72,6 +88,9 @@ def up(
         config = UpConfig(
             model=model,
             address=address,
+            http_address=http_address,
+            log_level=log_level,
+            log_format=log_format,
             prefill_workers=prefill_workers,
             decode_workers=decode_workers,
             routers=routers,
@@ -93,8 +112,9 @@ def up(
         raise typer.BadParameter(str(error)) from error
     try:
         asyncio.run(run_up(config, ask))
-    except (CheckpointError, ChildDied, OSError) as error:
-        console.print("[red]octavo could not run:[/]", str(error), soft_wrap=True, highlight=False)
+    except (CheckpointError, ChildDied, HttpUnavailable, OSError) as error:
+        why = escape(str(error))
+        console.print("[red]octavo could not run:[/]", why, soft_wrap=True, highlight=False)
         raise typer.Exit(1) from error
 
 

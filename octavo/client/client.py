@@ -6,7 +6,6 @@ from typing import Protocol, Self, TypeVar, Unpack
 import grpc
 
 from octavo.client.adapter import Adapter
-from octavo.client.chat import ChatFields
 from octavo.client.completion import Completion, Delta, Transcript
 from octavo.client.credentials import ClientTls, key_metadata, open_channel
 from octavo.client.error import OctavoError
@@ -16,6 +15,7 @@ from octavo.inference.v1 import adapter_pb2 as adapter_pb
 from octavo.inference.v1 import inference_pb2 as pb
 from octavo.inference.v1.adapter_pb2_grpc import AdapterServiceStub
 from octavo.inference.v1.inference_pb2_grpc import InferenceServiceStub
+from octavo.rpc.openai_chat import ChatFields
 from octavo.sampling_params import SamplingParams
 
 Response = TypeVar("Response")

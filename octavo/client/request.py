@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, cast
 
-from octavo.client.chat import CHAT_FIELDS, ChatFields, chat_messages
 from octavo.grammar.constraint import FIELDS
 from octavo.inference.v1 import inference_pb2 as pb
+from octavo.rpc.openai_chat import CHAT_FIELDS, ChatFields, chat_messages
 from octavo.rpc.sampling import beams_to_proto, set_constraint
 from octavo.sampling_params import BeamSearch, SamplingParams
 from octavo.text.chat import Message

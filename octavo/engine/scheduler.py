@@ -1,4 +1,5 @@
-"""Decides what each step computes, and keeps every sequence's tokens and blocks.
+"""Decides what each step computes. Where each sequence stands, Roster knows; what comes of it,
+Booking.
 
     add --> waiting --admit--> running --schedule--> StepPlan --execute--> commit --> outputs
                  \\--admit--> filling --join--^  |
@@ -11,28 +12,24 @@ room for besides are drafts, rows of tokens that are only guessed (draft_row.py)
 
 from collections.abc import Callable, Set
 from collections.abc import Sequence as Listed
-from itertools import chain
 
 from octavo.block_key import BlockKey, root_key
 from octavo.engine.admission import Admission
-from octavo.engine.arrivals import Arrivals
 from octavo.engine.beam_state import BeamCandidates
 from octavo.engine.block_pool import BlockPool, OutOfBlocks
-from octavo.engine.choice import Choice, PromptScore, ScoredToken, Token
+from octavo.engine.booking import Booking
+from octavo.engine.choice import Choice, Token
 from octavo.engine.draft_planner import DraftPlanner
-from octavo.engine.errors import InvalidLogits
 from octavo.engine.limits import Limits
 from octavo.engine.load import Counters, Load
 from octavo.engine.outputs import Outputs
-from octavo.engine.preemption import Preemption, choose_victims
+from octavo.engine.preemption import Preemption
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt_rows import plan_rows
-from octavo.engine.samples import Samples
+from octavo.engine.roster import Roster
 from octavo.engine.sequence import Sequence, SequenceOutput, Status
 from octavo.engine.step_plan import StepPlan
 from octavo.engine.swap_space import SwapSpace
-from octavo.engine.waiting_queue import WaitingQueue
-from octavo.token_logprobs import TokenLogprobs
 
 CopyBlock = Callable[[int, int], None]  # from, to
 
@@ -59,26 +56,23 @@ class Scheduler:
         self._drafts = drafts
         self._admission = Admission(pool, prefix_cache, limits.block_size)
         self._preemption = Preemption(pool, prefix_cache, self._admission, self.totals, swap)
-        # Every one not released or ended; those of an id are samples of one request.
-        self._sequences: dict[str, list[Sequence]] = {}
-        self._waiting = WaitingQueue()
-        self._running = Arrivals()
-        self._samples = Samples(pool, limits.block_size, self._sequences, self._running)
-        self._filling: dict[str, Sequence] = {}
-        self._lingering: dict[str, Sequence] = {}  # finished, their lease still holds the blocks
-        self._pulls: dict[str, list[int]] = {}  # blocks that copies may still be writing
+        self.roster = Roster(pool, limits.block_size, self._preemption)
+        self._running, self._waiting = self.roster.running, self.roster.waiting
+        self._samples = self.roster.samples
         self._outputs = Outputs()
+        self._booking = Booking(self.roster, prefix_cache, self._outputs, self.totals)
 
     @property
     def has_work(self) -> bool:
         """Whether anything waits, fills, runs or is to be told; not every step can advance it."""
         stopped = self._preemption.stopped
-        return bool(self._running or self._outputs or self._waiting or stopped or self._filling)
+        filling = self.roster.filling
+        return bool(self._running or self._outputs or self._waiting or stopped or filling)
 
     @property
     def num_active(self) -> int:
         """Decode rows that are taken, those promised to samples of admitted requests included."""
-        return len(self._running) + len(self._filling) + self._samples.num_promised
+        return self.roster.num_active
 
     def check(self, seq: Sequence) -> None:
         """Raise ValueError, naming the limit, if `seq` can never run to its end."""
@@ -93,13 +87,10 @@ class Scheduler:
             ValueError: it can never run; the message names the limit.
         """
         self.check(seq)
-        if seq.seq_id in self._sequences or seq.seq_id in self._pulls:
-            raise ValueError(f"sequence {seq.seq_id} is in the engine already")
+        self.roster.add(seq)
         seq.arrival = self.totals.requests
         seq.root_key = self._root_key(seq)
         self.totals.requests += 1
-        self._sequences[seq.seq_id] = [seq]
-        self._waiting.append(seq)
 
     def count_cached_tokens(self, seq: Sequence) -> int:
         """Prompt tokens that admission would find cached now; `seq` need not be added."""
@@ -112,59 +103,32 @@ class Scheduler:
 
     def release(self, seq_id: str) -> None:
         """Drop a request in any state and give its blocks back; no-op when unknown."""
-        for seq in self._sequences.pop(seq_id, ()):
-            self._drop(seq)
+        self.roster.release(seq_id)
 
     def stop(self, seq_id: str, samples: Set[int]) -> None:
         """Drop these samples, of a request whose samples have their first tokens."""
-        left = self._sequences.get(seq_id, [])
-        for seq in list(left):
-            if seq.sample_index in samples and not seq.num_siblings and seq.beams is None:
-                left.remove(seq)
-                self._drop(seq)
-        if not left:
-            self._sequences.pop(seq_id, None)
-
-    def _drop(self, seq: Sequence) -> None:
-        match seq.status:
-            case Status.WAITING:
-                self._waiting.remove(seq)
-            case Status.FILLING:
-                del self._filling[seq.seq_id]
-            case Status.RUNNING:
-                self._running.remove(seq)
-            case Status.PREEMPTED:
-                self._preemption.release(seq)
-            case Status.FINISHED:
-                del self._lingering[seq.seq_id]
-        seq.status = Status.FINISHED
-        self._free(seq)
+        self.roster.stop(seq_id, samples)
 
     def join(self, seq_id: str, *first: Token | BeamCandidates) -> None:
         """A filling sequence's KV is complete and verified; no-op when it was released.
 
         first: the first token of each sample, or the candidates of a beam search.
         """
-        if seq_id not in self._sequences:
+        seq = self.roster.join(seq_id)
+        if seq is None:
             return
-        (seq,) = self._sequences[seq_id]
-        if seq.status is not Status.FILLING:
-            raise ValueError(f"sequence {seq_id} is {seq.status.name}, only FILLING ones join")
-        del self._filling[seq_id]
         seq.num_computed_tokens = seq.num_tokens
         self.prefix_cache.settle(seq, 0)
-        seq.status = Status.RUNNING
-        self._running.add(seq)
         if isinstance(first[0], BeamCandidates):
-            self._advance_beams(seq, first[0])
+            self._booking.advance_beams(seq, first[0])
             return
         for sample, token in zip(self._samples.fork(seq, seq.siblings()), first, strict=True):
             assert not isinstance(token, BeamCandidates)
-            self._append_token(sample, token)
+            self._booking.append(sample, token)
 
     def end_pull(self, seq_id: str) -> None:
         """No copy writes this sequence's blocks any more; no-op when unknown."""
-        self.pool.free(self._pulls.pop(seq_id, []))
+        self.roster.end_pull(seq_id)
 
     def schedule(self) -> StepPlan:
         """Plan a step: decode rows, chunks of the running, then whom there is room for."""
@@ -187,9 +151,10 @@ class Scheduler:
         siblings = self._samples.fork_planned(plan, choices) if plan.siblings else []
         num_decodes, num_singles = len(plan.decodes), plan.num_single_rows
         for seq, choice in zip(plan.decodes, choices[:num_decodes], strict=True):
-            self._advance(seq, 1, choice)
+            self._booking.advance(seq, 1, choice)
         if plan.drafts and self._drafts is not None:
-            num_right = self._drafts.commit(plan, choices[num_decodes:num_singles], self._advance)
+            drafted = choices[num_decodes:num_singles]
+            num_right = self._drafts.commit(plan, drafted, self._booking.advance)
             self.totals.count_drafts(len(plan.drafts), num_right)
             self._outputs.join()
         num_rows = plan.num_sampled_rows
@@ -197,14 +162,14 @@ class Scheduler:
         sampled = dict(zip(plan.sampled[num_singles:num_rows], chosen, strict=True))
         scores = dict(zip(plan.scored, plan.prompt_scores, strict=True))
         for chunk in plan.chunks:
-            self._advance(chunk.seq, chunk.num_tokens, sampled.get(chunk.seq), scores.get(chunk))
+            seq, score = chunk.seq, scores.get(chunk)
+            self._booking.advance(seq, chunk.num_tokens, sampled.get(seq), score)
         for sibling, choice in siblings:
-            self.prefix_cache.settle(sibling, 0)
-            self._append_token(sibling, choice)
+            self._booking.begin(sibling, choice)
         self.totals.steps += 1
         if plan.num_seqs > 0:  # an empty one says nothing about how full the blocks are
             self.totals.count_step(
-                chain(self._running, self._filling.values(), self._lingering.values()),
+                self.roster.holders(),
                 self.pool.num_held,
                 self.limits.block_size,
                 self._samples.num_shared_empty(),
@@ -270,7 +235,8 @@ class Scheduler:
             self._waiting.remove(seq)
             self.totals.prompt_tokens_cached += seq.num_cached_tokens
             if seq.is_pulled:
-                self._fill(seq)
+                self.roster.fill(seq)
+                self._outputs.tell(seq)
             else:
                 budget = self._run(plan, seq, budget)
                 if seq.is_leased:
@@ -282,19 +248,8 @@ class Scheduler:
         return self._admission.try_admit(seq, self.num_active, beside)
 
     def _run(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
-        seq.status = Status.RUNNING
-        self._samples.admit(seq)
-        self._running.add(seq)
+        self.roster.run(seq)
         return plan_rows(plan, seq, budget) if budget > 0 else 0
-
-    def _fill(self, seq: Sequence) -> None:
-        seq.status = Status.FILLING
-        self._samples.admit(seq)
-        self._filling[seq.seq_id] = seq
-        # Copies own their destination: these stay held until end_pull, whatever becomes of seq.
-        self._pulls[seq.seq_id] = seq.block_ids[seq.num_registered_blocks :]
-        self.pool.touch(self._pulls[seq.seq_id])
-        self._outputs.tell(seq)
 
     def _ensure_slot(self, seq: Sequence) -> bool:
         """Whether the next token has a slot; False if `seq` had to give up its blocks."""
@@ -309,103 +264,8 @@ class Scheduler:
             try:
                 return self.pool.allocate(1)
             except OutOfBlocks:
-                self._preempt()
+                self.roster.preempt()
         return []
-
-    def _preempt(self) -> None:
-        victims = choose_victims(self._running)
-        for victim in victims:
-            self._running.remove(victim)
-            self._samples.forget(victim)
-        if victims[0].beams is not None:
-            victims = self._samples.restart_search(victims)
-        self._preemption.stop(victims)
-
-    def _advance(
-        self,
-        seq: Sequence,
-        num_tokens: int,
-        sampled: Choice | None,
-        score: PromptScore | None = None,
-    ) -> None:
-        num_before = seq.num_computed_tokens
-        seq.num_computed_tokens += num_tokens
-        num_prompt_left = seq.num_prompt_tokens - num_before
-        if num_prompt_left > 0:
-            self.totals.prompt_tokens_computed += min(num_tokens, num_prompt_left)
-        for found in (score, sampled):
-            if isinstance(found, InvalidLogits):
-                self._fail(seq, found)  # and register nothing: its KV may be as bad as its logits
-                return
-        self.prefix_cache.settle(seq, num_before)
-        if isinstance(score, TokenLogprobs):
-            self._outputs.tell_score(seq, score)
-        if isinstance(sampled, int):
-            self._append(seq, sampled)
-        elif isinstance(sampled, ScoredToken):
-            self._append(seq, sampled.token_id, sampled.logprobs)
-        elif isinstance(sampled, BeamCandidates):
-            self._advance_beams(seq, sampled)
-        elif seq.is_leased or not seq.is_announced:
-            self._outputs.tell(seq)
-
-    def _fail(self, seq: Sequence, error: InvalidLogits) -> None:
-        """End a sequence, and the other beams of its search."""
-        for each in [seq] if seq.beams is None else list(self._sequences[seq.seq_id]):
-            self._finish(each)
-        self._outputs.tell_error(seq, error)
-
-    def _advance_beams(self, seq: Sequence, found: BeamCandidates) -> None:
-        """Take the next step of a search, of which `seq` is a beam, or the prompt."""
-        if seq.is_leased:
-            self._finish(seq)
-            self._outputs.tell_candidates(seq, found)
-            return
-        if seq.num_siblings:
-            self._samples.fork(seq, seq.siblings())
-        beams, search = self._sequences[seq.seq_id], seq.beams
-        assert search is not None
-        moves = search.advance(found)
-        self.totals.tokens_generated += len(moves)
-        if not search.is_done:
-            self._samples.move(beams, moves)
-            return
-        for index, beam in enumerate(search.results(seq.sampling.n)):
-            self._outputs.tell_beam(seq, index, beam)
-        for beam_seq in list(beams):
-            self._finish(beam_seq)
-
-    def _append_token(self, seq: Sequence, token: Token) -> None:
-        if isinstance(token, ScoredToken):
-            self._append(seq, token.token_id, token.logprobs)
-        else:
-            self._append(seq, token)
-
-    def _append(self, seq: Sequence, token_id: int, logprobs: TokenLogprobs | None = None) -> None:
-        first_index = seq.num_output_tokens
-        seq.append(token_id)
-        self.totals.tokens_generated += 1
-        if seq.finish_reason is not None:
-            self._finish(seq)
-        self._outputs.tell(seq, (token_id,), first_index, logprobs)
-
-    def _finish(self, seq: Sequence) -> None:
-        self._running.remove(seq)
-        seq.status = Status.FINISHED
-        if seq.is_leased:
-            self._lingering[seq.seq_id] = seq
-            return
-        self._free(seq)
-        left = self._sequences[seq.seq_id]
-        left.remove(seq)
-        if not left:
-            del self._sequences[seq.seq_id]
-
-    def _free(self, seq: Sequence) -> None:
-        self._samples.forget(seq)
-        self.pool.free(seq.take_blocks())
-        self.pool.free(seq.retired_block_ids)
-        seq.retired_block_ids = []
 
 
 def _nothing(source: int, target: int) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 from grpc_status import rpc_status
@@ -23,8 +23,10 @@ MIN_KEY_BYTES = 16
 LOOK_INTERVAL_S = 1.0  # between two looks whether the file changed
 _SCHEME = "bearer "
 _HEALTH = "/grpc.health.v1.Health/"
-Handler = grpc.RpcMethodHandler[Any, Any]
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]
+# Text: only the stubs of grpc know what a handler is of.
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+MaybeHandler: TypeAlias = "Handler | None"
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]]
 
 
 @dataclass(slots=True)
@@ -97,7 +99,7 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> Handler | None:
+    ) -> MaybeHandler:
         if handler_call_details.method.startswith(_HEALTH):
             return await continuation(handler_call_details)
         try:
@@ -107,7 +109,7 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
 
-def _refusal(error: Unauthenticated) -> Handler:
+def _refusal(error: Unauthenticated) -> "Handler":
     """What answers a call of any kind with the error; nothing of its request is read."""
 
     async def refuse(requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:

@@ -16,16 +16,16 @@ def is_local(address: str) -> bool:
         return False
 
 
-def check_plaintext(address: str, insecure: bool, how: str) -> None:
+def check_plaintext(address: str, insecure: bool, how: str, field: str = "listen_address") -> None:
     """Refuse to serve without encryption where other machines can reach it, unless asked to.
 
-    how: the settings that would encrypt it.
+    how: the settings that would encrypt it; field: the setting that it is.
 
     Raises:
         ValueError: names the address, and what to do.
     """
     if not insecure and not is_local(address):
         raise ValueError(
-            f"listen_address {address} can be reached from other machines without encryption: "
+            f"{field} {address} can be reached from other machines without encryption: "
             f"give {how}, or --insecure where the network is trusted"
         )

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -38,7 +39,7 @@ class Server:
         """
         self.service_names = service_names
         self._is_alive = True
-        self._is_draining = False
+        self.is_draining = False
         options = server_options(max_message_bytes, shares_port=shares_port)
         locks = [KeyInterceptor(keys)] if keys is not None else None
         self.grpc = grpc.aio.server(options=options, interceptors=locks)
@@ -73,7 +74,7 @@ class Server:
 
     async def set_ready(self, is_ready: bool) -> None:
         """Report every service's state. A server that drains is not ready, whatever it is told."""
-        is_ready = is_ready and not self._is_draining
+        is_ready = is_ready and not self.is_draining
         for name in self.service_names:
             await self.health.set(name, SERVING if is_ready else NOT_SERVING)
 
@@ -85,13 +86,19 @@ class Server:
 
     async def drain(self, grace_s: float) -> None:
         """Not ready at once; open calls may finish within the grace, then they are cancelled."""
-        self._is_draining = True
+        self.is_draining = True
         await self.set_ready(False)
         await self.grpc.stop(grace_s)
 
 
+class Drainable(Protocol):
+    """What takes no new work once it is told, and lets open work end."""
+
+    async def drain(self, grace_s: float) -> None: ...
+
+
 async def serve_until_signal(
-    server: Server, grace_s: float, on_drain: Callable[[], Awaitable[None]] | None = None
+    server: Drainable, grace_s: float, on_drain: Callable[[], Awaitable[None]] | None = None
 ) -> None:
     """Wait for SIGTERM or SIGINT, then drain. A second signal ends the grace."""
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -121,7 +128,7 @@ async def serve_until_signal(
 
 
 async def _drain(
-    server: Server, grace_s: float, on_drain: Callable[[], Awaitable[None]] | None
+    server: Drainable, grace_s: float, on_drain: Callable[[], Awaitable[None]] | None
 ) -> None:
     if on_drain is not None:
         await on_drain()

@@ -8,6 +8,7 @@ connection, so that certificates can be renewed without a restart.
 """
 
 import logging
+import ssl
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +55,12 @@ class TlsFiles:
         return tuple(path.stat().st_mtime_ns for path in self._paths)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Of a port; with `ca`, clients must show a certificate."""
+        """Of a port; with `ca`, clients must show a certificate.
+
+        Raises:
+            ValueError: the files hold no certificate and its key.
+        """
+        self._new_context()  # gRPC would only say that the port cannot be bound
         renewal = _Renewal(self)
         return grpc.dynamic_ssl_server_credentials(
             self.certificate(),
@@ -66,6 +72,40 @@ class TlsFiles:
         """Of a connection to one of our own processes, which must name PEER_NAME."""
         ca = self.ca.read_bytes() if self.ca else None
         return grpc.ssl_channel_credentials(ca, self.key.read_bytes(), self.cert.read_bytes())
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Of a port that speaks HTTP; with `ca`, clients must show a certificate.
+
+        Raises:
+            ValueError: the files hold no certificate and its key.
+        """
+        listening = newest = self._new_context()
+        known = self.state
+
+        def renew(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+            """Called for each new connection, whether or not it names a server."""
+            nonlocal newest, known
+            try:
+                state = self.state
+                if state != known:
+                    newest, known = self._new_context(), state
+            except (OSError, ValueError) as error:  # between two writes
+                logger.warning("certificate kept: %s", error)
+            connection.context = newest
+
+        listening.sni_callback = renew
+        return listening
+
+    def _new_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.cert, self.key)
+            if self.ca is not None:
+                context.load_verify_locations(self.ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except ssl.SSLError as error:
+            raise ValueError(f"TLS cannot use {self.cert} and {self.key}: {error}") from error
+        return context
 
     def certificate(self) -> grpc.ServerCertificateConfiguration:
         """The files as they are now."""

@@ -16,6 +16,7 @@ from octavo.text.chat_template import ChatTemplate
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.encoding import token_ids_of
 from octavo.text.pretrained import load_pretrained
+from octavo.text.token_text import TokenTexts
 
 
 class Tokenizer:
@@ -35,6 +36,7 @@ class Tokenizer:
         self._special_ids = frozenset(self.special_tokens)
         self.chat_template = ChatTemplate(pretrained)
         self._byte_tokens = byte_tokens(self._backend)
+        self.token_texts = TokenTexts(self, self._backend, self._byte_tokens)
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -7,6 +7,7 @@ from pathlib import Path
 from octavo.checkpoint.adapter_config import parse_adapters
 from octavo.engine.config import EngineConfig
 from octavo.engine.core_set import parse_cores
+from octavo.logs import check_log_settings
 from octavo.rpc.exposure import check_plaintext
 from octavo.rpc.tls import TlsFiles
 
@@ -108,8 +109,13 @@ class WorkerConfig:
     drain_timeout_s: float = field(
         default=30.0, metadata={"help": "How long open streams may finish after SIGTERM."}
     )
+    log_level: str = field(default="info", metadata={"help": "debug, info, warning or error."})
+    log_format: str = field(
+        default="text", metadata={"help": "text, or json for an object a line."}
+    )
 
     def __post_init__(self) -> None:
+        check_log_settings(self.log_level, self.log_format)
         if not self.model:
             raise ValueError("model must name a folder, a GGUF file or a hub id")
         if self.transport not in TRANSPORTS:

@@ -89,7 +89,7 @@ async def test_generate_sends_its_options(service: ScriptedService) -> None:
 
 
 async def test_several_answers_are_printed_under_their_numbers(service: ScriptedService) -> None:
-    code, out, err = await run("hi", "--address", service.address, "-n", "2")
+    code, out, err = await run("generate", "hi", "--address", service.address, "-n", "2")
     assert (code, out) == (0, f"[0] {ANSWER}\n[1] {ANSWER}\n"), err
     assert service.requests[0].sampling.n == 2
 

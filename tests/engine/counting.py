@@ -176,13 +176,13 @@ def check_blocks(scheduler: Scheduler) -> None:
     counts = pool.counts
     assert counts.free + counts.cached + counts.held == counts.total
     owners: Counter[int] = Counter()
-    for seq in chain.from_iterable(scheduler._sequences.values()):
+    for seq in chain.from_iterable(scheduler.roster.by_id.values()):
         assert len(set(seq.block_ids)) == len(seq.block_ids)
         owners.update(seq.block_ids)
         owners.update(seq.retired_block_ids)
         if seq.status in (Status.WAITING, Status.PREEMPTED):
             assert not seq.block_ids
-    for block_ids in scheduler._pulls.values():
+    for block_ids in scheduler.roster.pulls.values():
         owners.update(block_ids)
     check_host_blocks(scheduler)
     assert [pool.num_owners(block_id) for block_id in range(counts.total)] == [
@@ -198,7 +198,7 @@ def check_host_blocks(scheduler: Scheduler) -> None:
     assert swap.pool.counts.free + swap.pool.counts.held == swap.pool.num_total
     owners: Counter[int] = Counter()
     for seq, saved in swap._saved.items():
-        assert any(seq is known for known in scheduler._sequences[seq.seq_id])
+        assert any(seq is known for known in scheduler.roster.by_id[seq.seq_id])
         assert seq.status is Status.PREEMPTED
         assert seq in saved.group and set(saved.group) <= set(scheduler._preemption.stopped)
         block_size = scheduler.limits.block_size

@@ -141,7 +141,7 @@ def test_beams_share_blocks_and_a_released_search_leaves_none(llama: Path) -> No
     engine.scheduler.add(seq)
     for _ in range(40):
         engine.step()
-    tables = engine.scheduler._sequences["a"]
+    tables = engine.scheduler.roster.by_id["a"]
     assert len(tables) == 6
     distinct = {block_id for beam in tables for block_id in beam.block_ids}
     assert len(distinct) == engine.scheduler.pool.num_held < 6 * len(tables[0].block_ids)

@@ -105,7 +105,7 @@ def test_random_traffic_over_a_tiny_pool_always_ends(policy: str, seed: int) -> 
         traffic.observe()
     traffic.drain()
     assert traffic.scheduler.pool.num_held == 0
-    assert traffic.scheduler._sequences == {}
+    assert traffic.scheduler.roster.by_id == {}
     assert traffic.num_finished > 10
     totals = traffic.scheduler.totals
     assert totals.preemptions > 0
@@ -129,7 +129,7 @@ def test_ten_thousand_random_requests() -> None:
             traffic.observe()
         traffic.drain()
         assert traffic.scheduler.pool.num_held == 0
-        assert traffic.scheduler._sequences == {} and traffic.scheduler.num_active == 0
+        assert traffic.scheduler.roster.by_id == {} and traffic.scheduler.num_active == 0
         num_requests += traffic.scheduler.totals.requests
         num_finished += traffic.num_finished
         seed += 1
@@ -228,7 +228,7 @@ class Traffic:
 
     def _has_ended(self, seq: Sequence) -> bool:
         is_leased = seq.is_leased and seq.status is Status.FINISHED
-        return is_leased or seq.seq_id not in self.scheduler._sequences
+        return is_leased or seq.seq_id not in self.scheduler.roster.by_id
 
     def _add(self, seq_id: str) -> None:
         rng = self._rng
@@ -265,7 +265,7 @@ class Traffic:
         lead = self._seqs[seq_id]
         sample = self._rng.randrange(lead.sampling.n)
         self.scheduler.stop(seq_id, {sample})
-        if seq_id not in self.scheduler._sequences:
+        if seq_id not in self.scheduler.roster.by_id:
             del self._seqs[seq_id]
 
     def _end_pull(self, seq_id: str) -> None:

@@ -24,7 +24,7 @@ from octavo.sampling_params import SamplingParams
 
 
 def samples_of(scheduler: Scheduler, seq_id: str) -> list[Sequence]:
-    return scheduler._sequences[seq_id]
+    return scheduler.roster.by_id[seq_id]
 
 
 def test_the_prompt_is_computed_once_and_every_sample_gets_a_first_token() -> None:

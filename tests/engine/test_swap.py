@@ -116,7 +116,7 @@ def test_a_prompt_is_swapped_in_the_middle() -> None:
     scheduler.add(long)
     step(scheduler, runner)
     assert (long.num_computed_tokens, long.status) == (4, Status.RUNNING)
-    scheduler._preempt()
+    scheduler.roster.preempt()
     assert long.status is Status.PREEMPTED
     assert swap.pool.num_held == 1
     assert scheduler.load().waiting_prefill_tokens == 14

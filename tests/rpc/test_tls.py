@@ -85,6 +85,16 @@ async def test_a_renewed_certificate_counts_for_the_next_connection(tmp_path: Pa
         assert await models(address, ClientTls(folder / "ca.crt")) == ["m"]
 
 
+def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "a", trustme.CA(), NAME)
+    other = write_folder(tmp_path / "b", trustme.CA(), NAME)
+    for key in (other / "tls.key", folder / "tls.crt"):
+        files = TlsFiles(folder / "tls.crt", key)
+        for use in (files.server_credentials, files.ssl_context):
+            with pytest.raises(ValueError, match=r"a/tls\.crt"):
+                use()
+
+
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
