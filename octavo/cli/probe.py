@@ -10,11 +10,14 @@ import typer
 
 
 def probe(
-    address: Annotated[str, typer.Option(help="host:port, as its certificate names it.")],
+    address: Annotated[str, typer.Option(help="host:port or unix:path.")],
     service: Annotated[str, typer.Option(help="A role's service, or nothing: liveness.")] = "",
     timeout_s: Annotated[float, typer.Option(help="Give up after this long.")] = 3.0,
     tls_ca_file: Annotated[
         Path | None, typer.Option(help="Who signed its certificate; without it no TLS is spoken.")
+    ] = None,
+    tls_name: Annotated[
+        str | None, typer.Option(help="What its certificate names; default: the host.")
     ] = None,
     tls_cert_file: Annotated[
         Path | None, typer.Option(help="What to show it, if it asks for certificates.")
@@ -33,7 +36,8 @@ def probe(
             private_key=tls_key_file.read_bytes() if tls_key_file else None,
             certificate_chain=tls_cert_file.read_bytes() if tls_cert_file else None,
         )
-        channel = grpc.secure_channel(address, credentials)
+        named = [("grpc.ssl_target_name_override", tls_name)] if tls_name else []
+        channel = grpc.secure_channel(address, credentials, named)
     with channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         try:

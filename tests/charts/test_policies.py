@@ -1,5 +1,6 @@
 """Every rendered object keeps to what a careful cluster asks: security, probes, limits, budgets."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ from charts.objects import (
     selects,
     values_of,
 )
+from octavo.decode_worker.config import DecodeConfig
+from octavo.prefill_worker.config import PrefillConfig
 from octavo.registry.redis_url import parse_redis_url
+from octavo.router.config import RouterConfig
+
+CONFIGS: dict[str, Any] = {
+    "router": RouterConfig,
+    "prefill-worker": PrefillConfig,
+    "decode-worker": DecodeConfig,
+}
 
 # Volume types that the restricted Pod Security Standard admits, of those that the chart knows.
 RESTRICTED_VOLUMES = {"configMap", "csi", "emptyDir", "persistentVolumeClaim", "secret"}
@@ -74,14 +84,14 @@ def test_variables_of_other_services_do_not_reach_our_settings(objects: list[Obj
 def test_every_container_has_three_probes_of_its_own_port(
     objects: list[Object], path: Path
 ) -> None:
-    has_tls = values_of(path).get("tls", {}).get("enabled", False)
+    tls = values_of(path).get("tls", {})
     for name, _, container in containers(objects):
         probes = [container[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")]
         if "redis" in name:
             continue
         ports = {port["containerPort"] for port in container["ports"] if port["name"] == "grpc"}
-        if has_tls:
-            services = [probe["exec"]["command"][3].removeprefix("--service=") for probe in probes]
+        if "secretName" in tls if "router" in name else "internalSecretName" in tls:
+            services = [probe["exec"]["command"][2].removeprefix("--service=") for probe in probes]
         else:
             assert {probe["grpc"]["port"] for probe in probes} == ports, name
             services = [probe["grpc"].get("service", "") for probe in probes]
@@ -92,6 +102,37 @@ def test_every_container_has_three_probes_of_its_own_port(
             "decode-worker": "octavo.internal.v1alpha1.DecodeService",
         }[role]
         assert services == ["", readiness, ""], name
+
+
+def test_a_port_is_encrypted_or_opened_on_purpose(objects: list[Object]) -> None:
+    """The settings are what each role's process takes, and refuses if something is missing."""
+    for name, _, container in containers(objects):
+        if "redis" in name:
+            continue
+        mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+        args = [arg for arg in container["args"][1:] if arg.startswith("--")]
+        settings = {arg.removeprefix("--").partition("=")[0]: arg.partition("=")[2] for arg in args}
+        lock = "tls-cert-file" if "router" in name else "internal-tls-dir"
+        assert (lock in settings) != ("insecure" in settings), name
+        for setting in ("tls-cert-file", "tls-key-file", "tls-client-ca-file", "api-key-file"):
+            if setting in settings:
+                assert str(Path(settings[setting]).parent) in mounted, (name, setting)
+        if "internal-tls-dir" in settings:
+            assert settings["internal-tls-dir"] in mounted, name
+
+
+def test_every_argument_is_one_that_the_role_takes(objects: list[Object]) -> None:
+    known = {
+        role: {item.name.replace("_", "-") for item in fields(config)}
+        for role, config in CONFIGS.items()
+    }
+    for name, _, container in containers(objects):
+        if "redis" in name:
+            continue
+        role, *args = container["args"]
+        for arg in args:
+            setting = arg.removeprefix("--").partition("=")[0]
+            assert setting.removeprefix("no-") in known[role], (name, arg)
 
 
 def test_every_container_says_what_it_needs(objects: list[Object]) -> None:

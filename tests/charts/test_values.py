@@ -40,8 +40,9 @@ CHANGES: list[tuple[str, Any, str]] = [
     ("probes.periodS", 2, "periodSeconds: 4"),
     ("probes.startupS", 60, "failureThreshold: 12"),
     ("cacheSecret.secretName", "s", "--cache-secret-file=/etc/octavo/cache/secret"),
-    ("tls", {"enabled": True, "secretName": "t"}, "--tls-cert-file=/etc/octavo/tls/tls.crt"),
-    ("tls.passInsecure", True, "- --insecure"),
+    ("tls.secretName", "t", "--tls-cert-file=/etc/octavo/tls/tls.crt"),
+    ("tls", {"secretName": "t", "clientCa": True}, "--tls-client-ca-file=/etc/octavo/tls/ca.crt"),
+    ("tls.internalSecretName", "t", "--internal-tls-dir=/etc/octavo/internal-tls"),
     ("apiKeys.secretName", "k", "--api-key-file=/etc/octavo/api/keys"),
     ("redis", EXTERNAL, '"redis+cluster://a:7000,b:7001"'),
     ("redis.passwordSecret.name", "p", "redis://:$(REDIS_PASSWORD)@octavo-redis:6379"),
@@ -96,8 +97,9 @@ REFUSED: list[tuple[str, Any]] = [
     ("model.volume.hostPath", {"path": "/m"}),
     ("longestStreamS", 0),
     ("transport", "shared_memory"),
-    ("tls", {"enabled": True}),
-    ("tls.enabled", "yes"),
+    ("tls", {"clientCa": True}),
+    ("tls.secretName", True),
+    ("tls.enabled", True),
     ("redis.mode", "sentinel"),
     ("redis.mode", "external"),
     ("redis.external.url", "redis://user:password@host:6379"),
@@ -190,8 +192,9 @@ def test_the_plain_manifests_are_the_chart_s() -> None:
 
 def test_the_notes_name_the_next_command() -> None:
     assert "kubectl --namespace octavo rollout status deployment/octavo-router" in notes()
-    assert "plain gRPC" in notes()
-    assert "plain gRPC" not in notes(with_value("tls", {"enabled": True, "secretName": "t"}))
+    assert "ports are plain" in notes() and "without encryption" in notes()
+    locked = notes(with_value("tls", {"secretName": "t", "internalSecretName": "i"}))
+    assert "ports are plain" not in locked and "without encryption" not in locked
 
 
 def test_the_script_renders_a_file_and_says_what_is_wrong(tmp_path: Path) -> None:

@@ -52,4 +52,7 @@ async def test_certificates_are_checked_on_both_sides(tmp_path: Path) -> None:
     assert await probe(address, trust, *own) == (0, "")
     assert (await probe(address, trust))[0] == 1
     assert (await probe(address))[0] == 1
+    by_number = address.replace("localhost", "127.0.0.1")
+    assert (await probe(by_number, trust, *own))[0] == 1
+    assert await probe(by_number, trust, *own, "--tls-name=localhost") == (0, "")
     await server.stop(0)

@@ -115,35 +115,40 @@ securityContext:
 {{- define "octavo.probes" -}}
 {{- $period := int .root.Values.probes.periodS -}}
 startupProbe:
-  {{- include "octavo.probe" (dict "root" .root "port" .port "service" "") | nindent 2 }}
+  {{- include "octavo.probe" (dict "root" .root "role" .role "port" .port "service" "") | nindent 2 }}
   periodSeconds: {{ $period }}
   timeoutSeconds: 3
   failureThreshold: {{ max 1 (div (int .root.Values.probes.startupS) $period) }}
 readinessProbe:
-  {{- include "octavo.probe" (dict "root" .root "port" .port "service" .service) | nindent 2 }}
+  {{- include "octavo.probe" (dict "root" .root "role" .role "port" .port "service" .service) | nindent 2 }}
   periodSeconds: {{ $period }}
   timeoutSeconds: 3
   failureThreshold: 2
 livenessProbe:
-  {{- include "octavo.probe" (dict "root" .root "port" .port "service" "") | nindent 2 }}
+  {{- include "octavo.probe" (dict "root" .root "role" .role "port" .port "service" "") | nindent 2 }}
   periodSeconds: {{ mul 2 $period }}
   timeoutSeconds: 5
   failureThreshold: 3
 {{- end -}}
 
-{{/* The kubelet's own gRPC probe speaks no TLS; the certificate must name localhost, too. */}}
+{{/* The kubelet's own gRPC probe speaks no TLS: encrypted routers are asked at a socket in the pod. */}}
 {{- define "octavo.probe" -}}
-{{- if .root.Values.tls.enabled -}}
+{{- $tls := .root.Values.tls -}}
+{{- $secret := ternary $tls.secretName $tls.internalSecretName (eq .role "router") -}}
+{{- if $secret -}}
 exec:
   command:
     - octavo
     - probe
-    - --address=localhost:{{ .port }}
     - --service={{ .service }}
-    - --tls-ca-file=/etc/octavo/tls/ca.crt
-    {{- if .root.Values.tls.clientCa }}
-    - --tls-cert-file=/etc/octavo/tls/tls.crt
-    - --tls-key-file=/etc/octavo/tls/tls.key
+    {{- if eq .role "router" }}
+    - --address={{ include "octavo.routerSocket" . }}
+    {{- else }}
+    - --address=localhost:{{ .port }}
+    - --tls-name=octavo
+    - --tls-ca-file=/etc/octavo/internal-tls/ca.crt
+    - --tls-cert-file=/etc/octavo/internal-tls/tls.crt
+    - --tls-key-file=/etc/octavo/internal-tls/tls.key
     {{- end }}
 {{- else -}}
 grpc:
@@ -152,6 +157,10 @@ grpc:
   service: {{ . }}
   {{- end }}
 {{- end -}}
+{{- end -}}
+
+{{- define "octavo.routerSocket" -}}
+unix:/tmp/router.sock
 {{- end -}}
 
 {{- define "octavo.listenHost" -}}
@@ -227,10 +236,16 @@ grpc:
 {{/* Secrets that routers and workers mount; (dict "root" $ "role" ...) */}}
 {{- define "octavo.secretVolumes" -}}
 {{- $values := .root.Values -}}
-{{- if $values.tls.enabled }}
+{{- if and $values.tls.secretName (eq .role "router") }}
 - name: tls
   secret:
     secretName: {{ $values.tls.secretName }}
+    defaultMode: 0440
+{{- end }}
+{{- with $values.tls.internalSecretName }}
+- name: internal-tls
+  secret:
+    secretName: {{ . }}
     defaultMode: 0440
 {{- end }}
 {{- if and (eq $values.redis.mode "external") $values.redis.external.caSecret }}
@@ -255,9 +270,14 @@ grpc:
 
 {{- define "octavo.secretMounts" -}}
 {{- $values := .root.Values -}}
-{{- if $values.tls.enabled }}
+{{- if and $values.tls.secretName (eq .role "router") }}
 - name: tls
   mountPath: /etc/octavo/tls
+  readOnly: true
+{{- end }}
+{{- if $values.tls.internalSecretName }}
+- name: internal-tls
+  mountPath: /etc/octavo/internal-tls
   readOnly: true
 {{- end }}
 {{- if and (eq $values.redis.mode "external") $values.redis.external.caSecret }}
@@ -277,15 +297,21 @@ grpc:
 {{- end }}
 {{- end -}}
 
+{{/* A port without a certificate is opened by --insecure alone. */}}
 {{- define "octavo.tlsArgs" -}}
 {{- $tls := .root.Values.tls -}}
-{{- if $tls.enabled }}
+{{- if and $tls.secretName (eq .role "router") }}
 - --tls-cert-file=/etc/octavo/tls/tls.crt
 - --tls-key-file=/etc/octavo/tls/tls.key
+- --private-address={{ include "octavo.routerSocket" . }}
 {{- if $tls.clientCa }}
 - --tls-client-ca-file=/etc/octavo/tls/ca.crt
 {{- end }}
-{{- else if $tls.passInsecure }}
+{{- end }}
+{{- if $tls.internalSecretName }}
+- --internal-tls-dir=/etc/octavo/internal-tls
+{{- end }}
+{{- if not (ternary $tls.secretName $tls.internalSecretName (eq .role "router")) }}
 - --insecure
 {{- end }}
 {{- end -}}
