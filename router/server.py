@@ -109,17 +109,8 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
         threads = stack.enter_context(ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer"))
         grammars = await stack.enter_async_context(router_grammars(model))
         tasks = await stack.enter_async_context(background())
-        workers = Workers(
-            vocab_size=model.vocab_size,
-            model_fingerprint=model.fingerprint,
-            load_interval_s=config.load_interval_s,
-            stuck_after_s=config.stuck_after_s,
-            tls=config.internal_tls,
-        )
-        stack.push_async_callback(workers.close)
+        workers = _known_workers(config, model, stack, tasks)
         secret, index = await _open_redis(config, model, workers, stack, tasks)
-        names = config.prefill_address + config.decode_address
-        tasks.start(watch_names(names, workers, config.dns_interval_s))
         routes = RouteFinder(
             workers,
             index,
@@ -151,6 +142,23 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
         tasks.start(_report_readiness(server, workers))
         http = await _open_http(config, inference, server, keys, stack)
         yield Router(server, port, workers, admission, generator, http)
+
+
+def _known_workers(
+    config: RouterConfig, model: ServedModel, stack: AsyncExitStack, tasks: Background
+) -> Workers:
+    """The workers of the settings; Redis may add others."""
+    workers = Workers(
+        vocab_size=model.vocab_size,
+        model_fingerprint=model.fingerprint,
+        load_interval_s=config.load_interval_s,
+        stuck_after_s=config.stuck_after_s,
+        tls=config.internal_tls,
+    )
+    stack.push_async_callback(workers.close)
+    names = config.prefill_address + config.decode_address
+    tasks.start(watch_names(names, workers, config.dns_interval_s))
+    return workers
 
 
 async def _open_grpc(

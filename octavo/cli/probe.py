@@ -4,9 +4,12 @@ Exit status 0: SERVING; 1: anything else, with the reason on standard error.
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    import grpc
 
 
 def probe(
@@ -28,17 +31,7 @@ def probe(
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    if tls_ca_file is None:
-        channel = grpc.insecure_channel(address)
-    else:
-        credentials = grpc.ssl_channel_credentials(
-            root_certificates=tls_ca_file.read_bytes(),
-            private_key=tls_key_file.read_bytes() if tls_key_file else None,
-            certificate_chain=tls_cert_file.read_bytes() if tls_cert_file else None,
-        )
-        named = [("grpc.ssl_target_name_override", tls_name)] if tls_name else []
-        channel = grpc.secure_channel(address, credentials, named)
-    with channel:
+    with _channel(address, tls_ca_file, tls_cert_file, tls_key_file, tls_name) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         try:
             request = health_pb2.HealthCheckRequest(service=service)
@@ -50,3 +43,19 @@ def probe(
         name = health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
         typer.echo(f"{address} {service}: {name}", err=True)
         raise typer.Exit(1)
+
+
+def _channel(
+    address: str, ca: Path | None, cert: Path | None, key: Path | None, name: str | None
+) -> "grpc.Channel":
+    import grpc
+
+    if ca is None:
+        return grpc.insecure_channel(address)
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=ca.read_bytes(),
+        private_key=key.read_bytes() if key else None,
+        certificate_chain=cert.read_bytes() if cert else None,
+    )
+    named = [("grpc.ssl_target_name_override", name)] if name else []
+    return grpc.secure_channel(address, credentials, named)
