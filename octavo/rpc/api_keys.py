@@ -23,10 +23,8 @@ MIN_KEY_BYTES = 16
 LOOK_INTERVAL_S = 1.0  # between two looks whether the file changed
 _SCHEME = "bearer "
 _HEALTH = "/grpc.health.v1.Health/"
-# Text: only the stubs of grpc know what a handler is of.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-MaybeHandler: TypeAlias = "Handler | None"
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]]
+Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]"
 
 
 @dataclass(slots=True)
@@ -99,7 +97,7 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> MaybeHandler:
+    ) -> "Handler | None":
         if handler_call_details.method.startswith(_HEALTH):
             return await continuation(handler_call_details)
         try:
