@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 from grpc_status import rpc_status
@@ -23,8 +23,8 @@ MIN_KEY_BYTES = 16
 LOOK_INTERVAL_S = 1.0  # between two looks whether the file changed
 _SCHEME = "bearer "
 _HEALTH = "/grpc.health.v1.Health/"
-Handler = grpc.RpcMethodHandler[Any, Any]
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]"
 
 
 @dataclass(slots=True)
