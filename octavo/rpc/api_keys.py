@@ -97,7 +97,7 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> Handler | None:
+    ) -> "Handler | None":
         if handler_call_details.method.startswith(_HEALTH):
             return await continuation(handler_call_details)
         try:
@@ -107,7 +107,7 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
 
-def _refusal(error: Unauthenticated) -> Handler:
+def _refusal(error: Unauthenticated) -> "Handler":
     """What answers a call of any kind with the error; nothing of its request is read."""
 
     async def refuse(requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
