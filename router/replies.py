@@ -141,11 +141,12 @@ def _completed(completed: Completed) -> Response.Completed:
             cached_on_prefill_worker=moved.cached_on_prefill_worker,
             cached_on_decode_worker=moved.cached_on_decode_worker,
         ),
-        timing=_timing(report, completed.num_output_tokens),
+        timing=_timing(report, completed.num_output_tokens - completed.num_samples),
     )
 
 
-def _timing(report: RunReport, num_output_tokens: int) -> inference_pb2.Timing:
+def _timing(report: RunReport, num_further_tokens: int) -> inference_pb2.Timing:
+    """num_further_tokens: output tokens but the first of each sample."""
     route = report.route
     timing = inference_pb2.Timing(
         queue=_told(report.queue_s),
@@ -156,7 +157,7 @@ def _timing(report: RunReport, num_output_tokens: int) -> inference_pb2.Timing:
     )
     if route is not None and route.prefill is not None:
         timing.prefill_worker = route.prefill.worker.facts.worker_id
-    decoded = num_output_tokens > 1 or not timing.prefill_worker
+    decoded = num_further_tokens > 0 or not timing.prefill_worker
     if route is not None and route.decode is not None and decoded:
         timing.decode_worker = route.decode.worker.facts.worker_id
     return timing
