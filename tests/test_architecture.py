@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "octavo/registry": {"block_key"},
     "octavo/rpc": {"inference", "internal", "sampling_params", "token_logprobs"},
     "octavo/transfer": WIRE | {"engine"},
-    "router": SERVICE | {"grammar", "text"},
+    "router": SERVICE | {"grammar", "ranking", "text"},
     "prefill_worker": SERVICE | {"engine", "grammar", "transfer", "worker"},
     "decode_worker": SERVICE | {"engine", "grammar", "transfer", "worker"},
 }
