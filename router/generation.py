@@ -95,4 +95,4 @@ class Generator:
 def _completed(run: Run, num_prompt_tokens: int, samples: list[Sample]) -> Completed:
     run.report.ended_at = time.monotonic()
     num_output_tokens = sum(sample.num_tokens for sample in samples)
-    return Completed(num_prompt_tokens, num_output_tokens, run.report)
+    return Completed(num_prompt_tokens, num_output_tokens, run.report, len(samples))

@@ -131,7 +131,8 @@ def _finished(finished: Finished, index: int) -> Response.Finished:
 
 def _completed(completed: Completed) -> Response.Completed:
     report, num_prompt_tokens = completed.report, completed.num_prompt_tokens
-    moved = report.moved(num_prompt_tokens, completed.num_output_tokens)
+    num_further = completed.num_output_tokens - completed.num_samples
+    moved = report.moved(num_prompt_tokens, 1 + num_further)
     return Response.Completed(
         usage=inference_pb2.Usage(
             prompt_tokens=num_prompt_tokens,
@@ -141,22 +142,23 @@ def _completed(completed: Completed) -> Response.Completed:
             cached_on_prefill_worker=moved.cached_on_prefill_worker,
             cached_on_decode_worker=moved.cached_on_decode_worker,
         ),
-        timing=_timing(report, completed.num_output_tokens),
+        timing=_timing(report, num_further),
     )
 
 
-def _timing(report: RunReport, num_output_tokens: int) -> inference_pb2.Timing:
+def _timing(report: RunReport, num_further_tokens: int) -> inference_pb2.Timing:
+    """num_further_tokens: output tokens but the first of each sample."""
     route = report.route
     timing = inference_pb2.Timing(
         queue=_told(report.queue_s),
         prefill=_told(report.prefill_s),
-        transfer=_told(report.transfer_s) if num_output_tokens > 1 else None,
+        transfer=_told(report.transfer_s) if num_further_tokens > 0 else None,
         time_to_first_token=_told(report.first_token_s),
         total=_told(report.total_s),
     )
     if route is not None and route.prefill is not None:
         timing.prefill_worker = route.prefill.worker.facts.worker_id
-    decoded = num_output_tokens > 1 or not timing.prefill_worker
+    decoded = num_further_tokens > 0 or not timing.prefill_worker
     if route is not None and route.decode is not None and decoded:
         timing.decode_worker = route.decode.worker.facts.worker_id
     return timing

@@ -51,7 +51,7 @@ class RunReport:
         return self.route is not None and self.route.prefill is not None
 
     def moved(self, num_prompt_tokens: int, num_output_tokens: int) -> Moved:
-        """What was found where, and what was transferred, for an output of so many tokens."""
+        """What was found where, and what was transferred, for samples of so many tokens."""
         on_prefill = (self.prefill_cached_tokens or 0) if self._has_prefill_leg else 0
         if self._has_prefill_leg and num_output_tokens <= 1:
             return Moved(on_prefill, 0, 0)  # the decode worker may not even have been heard of

@@ -58,8 +58,9 @@ class Completed:
     """Last of all."""
 
     num_prompt_tokens: int
-    num_output_tokens: int
+    num_output_tokens: int  # of all samples
     report: RunReport
+    num_samples: int = 1
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ StreamGenerateResponse --take--> Delta, Delta, ...
                           +----> Completion, once the stream has ended
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -150,7 +151,7 @@ class Transcript:
     """Gathers the events of a stream into a completion."""
 
     def __init__(self) -> None:
-        self._drafts: dict[int, _Draft] = {}
+        self._drafts: defaultdict[int, _Draft] = defaultdict(_Draft)
         self._started = pb.StreamGenerateResponse.Started()
         self._completion: Completion | None = None
 
@@ -161,9 +162,9 @@ class Transcript:
         delta = None
         if message.HasField("delta"):
             delta = _delta(message.delta)
-            self._draft(delta.index).add(delta)
+            self._drafts[delta.index].add(delta)
         if message.HasField("finished"):
-            self._draft(message.finished.index).finished = message.finished
+            self._drafts[message.finished.index].finished = message.finished
         if message.HasField("completed"):
             self._completion = self._complete(message)
         return delta
@@ -184,14 +185,9 @@ class Transcript:
         if self._completion is None:
             raise OctavoError(grpc.StatusCode.INTERNAL, "the stream ended before it was complete")
 
-    def _draft(self, index: int) -> "_Draft":
-        if index not in self._drafts:
-            self._drafts[index] = _Draft()
-        return self._drafts[index]
-
     def _complete(self, message: pb.StreamGenerateResponse) -> Completion:
         prompt = self._started.prompt
-        first = self._draft(0).candidate(0)
+        first = self._drafts[0].candidate(0)
         candidates = [draft.candidate(index) for index, draft in sorted(self._drafts.items())]
         return Completion(
             text=first.text,

@@ -1,4 +1,7 @@
-"""LoRA adapters that PEFT itself writes for a tiny checkpoint, and what it says they output."""
+"""LoRA adapters that PEFT itself writes for a tiny checkpoint, and what it says they output.
+
+PEFT imports Triton, which must not happen before tests/kernels/gpu has chosen the interpreter.
+"""
 
 import warnings
 from collections.abc import Sequence
@@ -7,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from checkpoints.reference import Reference, greedy_run
@@ -17,6 +19,8 @@ ALL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 def tiny_adapter(base: Path, path: Path, seed: int = 1, **config: Any) -> Path:
     """A folder as `save_pretrained` leaves it; its weights change most greedy tokens."""
+    from peft import LoraConfig, get_peft_model
+
     settings = {"r": 4, "lora_alpha": 8, "target_modules": list(ALL_TARGETS)} | config
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     with warnings.catch_warnings(action="ignore"):  # PEFT's own, of transformers it is older than
@@ -42,6 +46,8 @@ def adapted_model(base: Path, adapter: Path | None) -> Any:
         base, dtype=torch.float32, attn_implementation="eager"
     )
     if adapter is not None:
+        from peft import PeftModel
+
         with warnings.catch_warnings(action="ignore"):
             model = PeftModel.from_pretrained(model, adapter)
     return model.eval()
