@@ -77,6 +77,17 @@ def test_in_process_every_sample_is_the_request_with_its_seed(
             assert [one.index for one in output.outputs] == list(range(N))
             assert [local(one) for one in output.outputs] == alone.told[length]
         assert llm.engine.scheduler.pool.num_held == 0
+    if num_blocks == 14:  # where samples end early there may be room for all
+        longest = SamplingParams(**HOT, n=N, ignore_eos=True)
+        prompts = [prompt_of(i) for i in LENGTHS]
+        crowded, roomy = (
+            [[one.token_ids for one in output.outputs] for output in outputs]
+            for outputs in (
+                llm.generate(prompts, longest, use_tqdm=False),
+                make_llm(llama).generate(prompts, longest, use_tqdm=False),
+            )
+        )
+        assert crowded == roomy
     assert (llm.counters().preemptions > 0) == (num_blocks == 14)
     if num_blocks > 14:
         assert llm.counters().prompt_tokens_computed == sum(LENGTHS) + 5 + 16 + 5
