@@ -85,7 +85,7 @@ def inlined_by_type(name: Callable[..., Any]) -> Callable[[Callable[..., Any]], 
     of a call of `name`, and returns the function to be called. No other one is compiled, which the
     CPU may have no instructions for.
     """
-    options = {"forceinline": True, "boundscheck": False, "error_model": "numpy"}
+    options: Any = {"forceinline": True, "boundscheck": False, "error_model": "numpy"}
     return extending.overload(name, jit_options=options)
 
 
