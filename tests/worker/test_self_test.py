@@ -1,7 +1,5 @@
 """A worker's engine is tested before anybody hears of it; one that computes wrong never serves."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,12 +8,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from checkpoints import tiny_llama
+from octavo.decode_worker.config import DecodeConfig
 from octavo.engine.batch import Batch
 from octavo.engine.build import build_engine
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.load import Counters
 from octavo.worker.self_test import SelfTestFailed, check_engine
+from octavo.worker.start import load_engine
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +76,10 @@ def test_weights_that_are_no_numbers_never_serve(llama: Path, tmp_path: Path) ->
     tensors = load_file(weights)
     next(iter(tensors.values())).fill_(float("nan"))
     save_file(tensors, weights, metadata={"format": "pt"})
-    command = [sys.executable, "-m", "octavo.cli.app", "decode-worker", "--model", str(tmp_path)]
-    ended = subprocess.run(
-        [*command, "--device", "cpu", "--dtype", "float32", "--num-blocks", "8"],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ended.returncode != 0
-    assert "no usable output" in ended.stderr
-    assert "listens at" not in ended.stderr
+    config = DecodeConfig(model=str(tmp_path), device="cpu", dtype="float32", num_blocks=8)
+    interval_s = sys.getswitchinterval()
+    try:
+        with pytest.raises(SelfTestFailed, match="no usable output"):
+            load_engine(config)  # before the worker listens or is announced
+    finally:
+        sys.setswitchinterval(interval_s)
