@@ -116,9 +116,19 @@ async def test_served_every_sample_is_the_request_with_its_seed(
                 check(completion, alone.told[length])
             for length, completion in zip(LENGTHS, await asyncio.gather(*singles), strict=True):
                 assert served(completion.candidates[0]) == alone.told[length][0]
+        if way == "preempted":  # where samples end early there may have been room for all
+            await crowd(client)
         await fleet.wait_until_quiet()
         preemptions = sum(w.counters.preemptions for w in await fleet.workers("decode"))
         assert (preemptions > 0) == (way == "preempted")
+
+
+async def crowd(client: AsyncClient) -> None:
+    """Requests that fill the 14 blocks alone, four times as many as there are workers."""
+    fields = HOT | {"n": N, "ignore_eos": True}
+    alike = await asyncio.gather(*(client.generate(prompt_of(37), **fields) for _ in range(8)))
+    first = [one.token_ids for one in alike[0].candidates]
+    assert all([one.token_ids for one in c.candidates] == first for c in alike)
 
 
 def check(completion: Completion, expected: list[Told]) -> None:

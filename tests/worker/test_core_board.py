@@ -82,7 +82,7 @@ async def test_a_lent_core_goes_from_one_worker_to_the_next_and_back(path: Path)
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
 
 
 def test_some_other_file_is_refused(path: Path) -> None:
