@@ -65,6 +65,11 @@ class Scheduler:
     def num_active(self) -> int:
         return len(self._running) + len(self._filling)
 
+    @property
+    def is_mostly_filling(self) -> bool:
+        """Whether fewer run than fill, and nobody waits to be admitted."""
+        return len(self._running) < len(self._filling) and not self._waiting
+
     def add(self, seq: Sequence) -> None:
         """Put a sequence in the queue.
 
