@@ -131,6 +131,19 @@ def let_others_run(typing):
     return types.none(), generate
 
 
+@intrinsic
+def sleep_us(typing, microseconds):
+    """usleep: others run meanwhile."""
+
+    def generate(context, builder, signature, args):
+        kind = ir.FunctionType(I32, [I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "usleep")
+        builder.call(function, [builder.trunc(args[0], I32)])
+        return context.get_dummy_value()
+
+    return types.none(i64), generate
+
+
 def _transfer(name):
     """read or write: (descriptor, address, num_bytes) to the number of bytes, -1 on an error."""
 

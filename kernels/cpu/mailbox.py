@@ -26,6 +26,7 @@ from octavo.kernels.cpu.atomics import (
     read_file,
     replace_number,
     replace_word,
+    sleep_us,
     store_number,
     store_word,
     write_file,
@@ -44,6 +45,7 @@ ITEMS = 0xFFFFFFFF  # the part of `claims` that counts items
 SPINS = 2000  # pauses, some 50 us, before other threads of this core get a turn
 STALL = 480_000  # pauses, some 10 ms: no chunk takes so long, so the helper is not running
 MOST_REST = 15  # steps
+AWAY_US = 1000  # between two looks of a helper at whether its core is free again
 
 
 @inlined
@@ -113,17 +115,15 @@ def run_kernel(mailbox, kernel, args, num_items, grain):
 
 @jit
 def start_step(mailbox, helpers, num_helpers):
-    """Wake the helpers whose core nobody wants, unless they stalled lately."""
+    """Wake the helpers, unless they stalled lately."""
     rest = load_number(mailbox + REST)
     if rest > 0:
         store_number(mailbox + REST, rest - 1)
         return
     store_number(mailbox + OPEN, 1)
     for i in range(num_helpers):
-        helper = helpers + i * HELPER_BYTES
-        if load_word(read_i64(helper, WANTED // 8)) == 0:
-            # A full pipe wakes its reader as well.
-            write_file(read_i64(helper, WAKE // 8), mailbox + NOTE, 1)
+        # A full pipe wakes its reader as well.
+        write_file(read_i64(helpers + i * HELPER_BYTES, WAKE // 8), mailbox + NOTE, 1)
 
 
 @jit
@@ -134,25 +134,33 @@ def end_step(mailbox):
     store_number(mailbox + OPEN, 0)
 
 
+@inlined
+def _listen(mailbox, wanted):
+    """Take items until the step ends or the core is wanted back."""
+    spins = 0
+    while load_number(mailbox + OPEN) == 1 and load_word(wanted) == 0:
+        claims = load_number(mailbox + CLAIMS)
+        if claims & ITEMS:
+            add_number(mailbox + DONE, _take(mailbox, claims))
+            spins = 0
+        else:
+            spins = _wait(spins)
+
+
 @jit
 def help_main(mailbox, helper, pipe, room):
     """What a helper does until its pipe is closed; room: 64 bytes for what it reads."""
     wanted, borrowed = read_i64(helper, WANTED // 8), read_i64(helper, BORROWED // 8)
     while read_file(pipe, room, 64) > 0:
-        # Said first, looked at second, as whoever wants the core does: one of both sees the other.
-        if not replace_word(borrowed, 0, 1):
-            continue  # another borrower came first
-        add_number(mailbox + PRESENT, 1)
-        spins = 0
-        while load_number(mailbox + OPEN) == 1 and load_word(wanted) == 0:
-            claims = load_number(mailbox + CLAIMS)
-            if claims & ITEMS:
-                add_number(mailbox + DONE, _take(mailbox, claims))
-                spins = 0
-            else:
-                spins = _wait(spins)
-        add_number(mailbox + PRESENT, -1)
-        store_word(borrowed, 0)
+        while load_number(mailbox + OPEN) == 1:
+            # Said first, looked at second, as whoever wants the core does: one of both sees the other.
+            if load_word(wanted) != 0 or not replace_word(borrowed, 0, 1):
+                sleep_us(AWAY_US)
+                continue
+            add_number(mailbox + PRESENT, 1)
+            _listen(mailbox, wanted)
+            add_number(mailbox + PRESENT, -1)
+            store_word(borrowed, 0)
 
 
 @jit

@@ -34,7 +34,7 @@ OnCacheChange = Callable[[list[BlockKey], list[BlockKey]], None]
 IDLE_STEP_S = 1.0
 # While fewer sequences run than fill, a step waits so long for them at most: one of few takes half the
 # time of one of many, and the core helps with the others' prompts meanwhile.
-JOIN_WAIT_S = 0.05
+JOIN_WAIT_S = 0.1
 # A step that hangs must not keep the process from ending.
 STOP_TIMEOUT_S = 10.0
 

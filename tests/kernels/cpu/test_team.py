@@ -182,6 +182,20 @@ def test_a_core_that_is_wanted_back_comes_free_within_a_kernel() -> None:
         helped_step(team)
 
 
+def test_a_core_that_is_lent_again_helps_with_the_rest_of_the_step() -> None:
+    shared = np.zeros(2, np.int32)  # (wanted, borrowed)
+    with team_of([HelperCore(None, shared.ctypes.data, shared.ctypes.data + 4)]) as team:
+        mailbox.write_word(shared.ctypes.data, 1)
+        with team.at_work():
+            for _ in range(2):
+                threading.Event().wait(0.005)
+                assert present(team) == 0
+                mailbox.write_word(shared.ctypes.data, 0)
+                wait_until(lambda: present(team) == 1)
+                mailbox.write_word(shared.ctypes.data, 1)
+                wait_for(shared, 1, 0)
+
+
 def test_a_helper_that_is_put_aside_is_left_alone_for_longer_and_longer() -> None:
     with team_of([HelperCore()]) as team:
         for rest in (1, 3):
