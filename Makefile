@@ -2,9 +2,9 @@ PYTHON ?= python3
 BIN = .venv/bin
 PROTOS = $(shell find protos -name '*.proto')
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
-FOLDERS = octavo router prefill_worker decode_worker kernels tests bench simulator
+FOLDERS = octavo router prefill_worker decode_worker kernels tests bench simulator deploy
 
-.PHONY: install protos format check test exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-relay bench-overhead bench-roof bench-ttft bench-tail bench-start
+.PHONY: install protos format check test charts manifests cluster images exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-relay bench-http bench-overhead bench-roof bench-ttft bench-tail bench-start bench-prompt-lookup
 
 install:  ## make .venv with everything development needs
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade pip && $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
@@ -25,6 +25,18 @@ check:  ## lint, types, protos; no tests
 
 test:
 	$(BIN)/python -m pytest $(ARGS)
+
+charts:  ## render every values file, validate, check policies and overlays, lint the Dockerfile
+	$(BIN)/python -m pytest tests/charts $(ARGS)
+
+manifests:  ## renew deploy/manifests from the chart
+	$(BIN)/python deploy/render.py --write
+
+cluster:  ## start the rendered manifests as local processes, roll and scale them under load; root
+	$(BIN)/python -m pytest -m slow -n 0 -s tests/charts/test_local_cluster.py $(ARGS)
+
+images:  ## the Dockerfile's steps in a bare root: ROOT=debootstrap's, TARGET=router; root
+	$(BIN)/python deploy/image/rehearse.py $(ROOT) build/images $(TARGET) $(ARGS)
 
 exact:  ## the whole exactness matrix on the real model, slow
 	$(BIN)/python -m pytest -m slow --timeout 3600 tests/exact $(ARGS)
@@ -48,10 +60,12 @@ bench:  ## every figure that has a floor, then one table; VLLM=DIR LLAMA=DIR are
 	-$(BIN)/python bench/ttft.py $(VLLM_PEER) $(call RESULT,ttft)
 	-$(BIN)/python bench/start.py $(VLLM_PEER) $(call RESULT,start)
 	-$(BIN)/python bench/relay.py $(call RESULT,relay)
+	-$(BIN)/python bench/http_door.py $(VLLM_PEER) $(call RESULT,http)
 	-$(BIN)/python bench/overhead.py $(call RESULT,overhead)
 	-$(BIN)/python bench/roof.py $(call RESULT,roof)
 	-$(BIN)/python bench/paper.py $(call RESULT,paper)
 	-$(BIN)/python bench/shared_prefix.py $(call RESULT,shared_prefix)
+	-$(BIN)/python bench/prompt_lookup.py $(call RESULT,prompt_lookup)
 	$(BIN)/python bench/table.py
 
 bench-table:  ## the figures of bench/results/*.json as one table and one plot
@@ -75,6 +89,9 @@ bench-paper:  ## the PagedAttention paper's tables, its figures beside ours
 bench-rag:  ## one document, many questions
 	$(BIN)/python bench/rag.py $(ARGS)
 
+bench-prompt-lookup:  ## guessed tokens: tokens a step, throughput with and without
+	$(BIN)/python bench/prompt_lookup.py $(ARGS)
+
 bench-gpu:  ## every GPU kernel against float64, this GPU's ceilings and others' kernels
 	$(BIN)/python bench/gpu $(ARGS)
 
@@ -89,6 +106,9 @@ bench-overhead:  ## work around the model: of a step, and served over a bare loo
 
 bench-roof:  ## prefill over a GEMM, a step over streaming its weights
 	$(BIN)/python bench/roof.py $(ARGS)
+
+bench-http:  ## HTTP beside gRPC, and our load beside `vllm bench serve`; ARGS="--vllm DIR"
+	$(BIN)/python bench/http_door.py $(ARGS)
 
 bench-ttft:  ## first tokens: over vLLM's, warm over cold, hand-off, cache; ARGS="--vllm DIR"
 	$(BIN)/python bench/ttft.py $(ARGS)

@@ -4,7 +4,7 @@
 
 Slots, concurrency and sharing are facts of the allocator: the engine's scheduler and pool run the
 lengths without a model. Kernel times are of the CPU kernels on one thread; the paper's are of an
-A100. Swap, beams and copy-on-write do not exist in the engine, and the tables say so.
+A100. Swap is between the pool and other memory of the same CPU, as the engine does it.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import torch
 from rich.progress import Progress
 
 from figures import Figure, figure_of, print_figures
+from octavo import LLM
 from octavo.kernels.cpu import ops
 from paper_allocator import (
     WORKLOADS,
@@ -31,15 +32,15 @@ from paper_allocator import (
     paged,
     power_of_two_slots,
     reserved,
-    shared_by_samples,
 )
-from paper_kernels import attention, recompute
+from paper_kernels import attention, preemption
 from paper_report import draw, show
+from paper_sharing import saved_by_beams, saved_by_samples
 from report import machine
 
 BLOCK_SIZES = [8, 16, 32, 64, 128]
 KERNEL_SHAPES = [(8, 64), (8, 128), (8, 256), (32, 64), (32, 128), (32, 256)]  # as Figure 18a
-NUM_SAMPLES = [2, 4, 6]  # as Figure 15
+NUM_SAMPLES = [2, 4, 6]  # samples or beams, as Figure 15
 SHARED_PART = 8  # of the requests one eighth, each with several samples
 Figures = dict[str, Any]
 
@@ -51,20 +52,21 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--draws", type=int, default=3, help="of lengths, for the judged figures")
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what is computed again")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32", "float16"))
+    parser.add_argument("--searches", type=int, default=8, help="prompts of the beam searches")
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--plot", type=Path, default=Path("bench/results/paper.png"))
     return parser.parse_args()
 
 
 def measure(args: argparse.Namespace, progress: Progress) -> Figures:
-    total = 2 * len(WORKLOADS) + args.draws + len(KERNEL_SHAPES) + len(BLOCK_SIZES) + 1
+    total = 3 * len(WORKLOADS) + args.draws + len(KERNEL_SHAPES) + len(BLOCK_SIZES) + 1
     task = progress.add_task("", total=total)
 
     def begin(what: str) -> None:
         progress.update(task, description=what, advance=1)
 
     figures: Figures = {"policies": {}, "block sizes": {}, "kernel": [], "kernel by block": {}}
-    figures["samples"] = {}
+    figures["samples"], figures["beams"] = {}, {}
     for workload in WORKLOADS:
         begin(f"slots, {workload}")
         lengths = draw_lengths(workload, args.requests, args.seed)
@@ -78,7 +80,7 @@ def measure(args: argparse.Namespace, progress: Progress) -> Figures:
         }
         begin(f"samples of one prompt, {workload}")
         few = lengths[: len(lengths) // SHARED_PART]
-        figures["samples"][workload] = {n: shared_by_samples(few, n) for n in NUM_SAMPLES}
+        figures["samples"][workload] = {n: saved_by_samples(few, n) for n in NUM_SAMPLES}
     figures["draws"] = []
     for draw_index in range(args.draws):
         begin(f"slots, draw {draw_index}")
@@ -96,8 +98,13 @@ def measure(args: argparse.Namespace, progress: Progress) -> Figures:
         for size in BLOCK_SIZES:
             begin(f"attention, block size {size}")
             figures["kernel by block"][size] = attention(32, 256, size, dtype)
-    begin("computing again")
-    figures["recompute"] = recompute(args.model, BLOCK_SIZES)
+    begin("recompute and swap")
+    figures["preemption"] = preemption(args.model, BLOCK_SIZES)
+    llm = LLM(args.model, dtype=args.dtype, device="cpu", kv_cache_bytes=1 << 30)
+    for workload in WORKLOADS:
+        begin(f"beams, {workload}")
+        few = draw_lengths(workload, args.requests, args.seed)[: args.searches]
+        figures["beams"][workload] = {n: saved_by_beams(llm, few, n) for n in NUM_SAMPLES}
     return figures
 
 

@@ -86,37 +86,6 @@ def paged(lengths: Lengths, block_size: int, on_step: Callable[[], None] = lambd
     return Use(utilisation, fmean(held[warm:]), scheduler.totals.preemptions)
 
 
-def shared_by_samples(lengths: Lengths, num_samples: int, block_size: int = 16) -> float:
-    """Blocks saved by sharing over blocks without it, when every prompt gets several outputs.
-
-    The outputs are sequences of their own with one prompt, as the pool sees parallel samples; the
-    last, partly filled block of a prompt is not shared, as copying it on write does not exist.
-    """
-    pool = BlockPool(NUM_SLOTS // block_size)
-    scheduler = Scheduler(
-        pool, PrefixCache(pool, block_size), Limits(block_size, 512, 8192, MAX_LENGTH)
-    )
-    rng = np.random.default_rng(13)
-    tables: dict[str, Sequence] = {}
-    for index, (num_prompt, num_output) in enumerate(lengths):
-        prompt = list(rng.bytes(num_prompt))
-        for sample in range(num_samples):
-            sampling = SamplingParams(max_tokens=num_output, temperature=0.0)
-            seq = Sequence(f"{index}-{sample}", prompt.copy(), num_prompt, sampling, GROUP)
-            tables[seq.seq_id] = seq
-            scheduler.add(seq)
-    held = named = 0
-    next_token = 1_000
-    while scheduler.load().waiting_sequences:
-        plan = scheduler.schedule()
-        scheduler.commit(plan, list(range(next_token, next_token + len(plan.sampled))))
-        next_token += len(plan.sampled)
-        tables = {name: seq for name, seq in tables.items() if seq.finish_reason is None}
-        held += pool.num_held
-        named += sum(len(seq.block_ids) for seq in tables.values())
-    return 1 - held / named
-
-
 def reserved(lengths: Lengths, slots_of: Callable[[int, int], int]) -> Use:
     """One span a request, from its start to its end: what systems before paging did."""
     waiting = list(reversed(lengths))

@@ -1,4 +1,4 @@
-"""What paging costs in the CPU kernel, and what it costs to compute a preempted sequence again.
+"""What paging costs in the CPU kernel, and what a preemption costs by recompute and by swap.
 
 Variants take turns within each round, in turning order and each on memory of its own; the best
 round counts, in CPU time of this thread.
@@ -13,7 +13,9 @@ from torch.nn import functional
 from octavo.checkpoint.resolve import resolve_model
 from octavo.engine.build import build_engine
 from octavo.engine.config import EngineConfig
+from octavo.engine.host_blocks import HostBlocks
 from octavo.engine.sequence import Sequence
+from octavo.engine.swap_space import SwapSpace
 from octavo.kernels.cpu import ops
 from octavo.sampling_params import SamplingParams
 
@@ -62,8 +64,8 @@ def attention(rows: int, context: int, block_size: int, dtype: torch.dtype) -> d
     return best_ms({"in order": ours(in_order), "shuffled": ours(shuffled), "torch": contiguous})
 
 
-def recompute(model: str, block_sizes: list[int]) -> dict[int, dict[str, float]]:
-    """By block size, ms to compute 256 known tokens again, and to copy their blocks out and in."""
+def preemption(model: str, block_sizes: list[int]) -> dict[int, dict[str, float]]:
+    """By block size, ms to compute 256 known tokens again, and to swap their blocks out and in."""
     path = str(resolve_model(model))
     engines = {
         size: build_engine(
@@ -84,11 +86,23 @@ def recompute(model: str, block_sizes: list[int]) -> dict[int, dict[str, float]]
         while engine.scheduler.has_work:
             engine.step()
 
-    def copy(size: int) -> None:
-        cache = engines[size].kv_cache
-        for block_id in range(-(-KNOWN_TOKENS // size)):
-            cache.write_block(block_id, bytes(cache.read_block(block_id)))
+    spaces = {
+        size: SwapSpace(HostBlocks(engine.kv_cache, 1024 // size), 1024 // size, size, None)
+        for size, engine in engines.items()
+    }
+
+    def swap(size: int) -> None:
+        space = spaces[size]
+        sampling = SamplingParams(max_tokens=1, temperature=0.0)
+        seq = Sequence("swapped", [1] * (KNOWN_TOKENS + 1), KNOWN_TOKENS, sampling, GROUP)
+        seq.block_ids = list(range(-(-KNOWN_TOKENS // size)))
+        seq.num_computed_tokens = KNOWN_TOKENS
+        space.save([seq])
+        saved = space.find(seq)
+        assert saved is not None
+        space.load(dict(zip(saved.host_ids, seq.block_ids, strict=True)))
+        space.drop(seq)
 
     computed = best_ms({str(s): lambda _, s=s: compute(s) for s in block_sizes}, 1, 5)
-    copied = best_ms({str(s): lambda _, s=s: copy(s) for s in block_sizes}, 4, 5)
-    return {s: {"recompute": computed[str(s)], "copy": copied[str(s)]} for s in block_sizes}
+    swapped = best_ms({str(s): lambda _, s=s: swap(s) for s in block_sizes}, 4, 5)
+    return {s: {"recompute": computed[str(s)], "swap": swapped[str(s)]} for s in block_sizes}

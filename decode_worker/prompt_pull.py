@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from octavo.block_key import prompt_digest
+from octavo.engine.beam_state import BeamCandidates
+from octavo.engine.choice import ScoredToken, Token
 from octavo.engine.loop import EngineLoop
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, SequenceOutput
@@ -19,8 +21,9 @@ from octavo.rpc.logprobs import logprobs_from_proto
 from octavo.token_logprobs import TokenLogprobs
 from octavo.transfer.copy_fence import CopyFence
 from octavo.transfer.peers import Peers
-from octavo.transfer.progress import UNFINISHED
+from octavo.transfer.progress import are_finished
 from octavo.transfer.receiver import PullOrder, ReceivePath, open_pull
+from octavo.worker.beams import candidates_from_proto
 
 
 @dataclass(slots=True)
@@ -66,8 +69,8 @@ class PromptPull:
     fence: CopyFence
     num_blocks: int = 0  # received and verified
 
-    async def run(self, reserved: SequenceOutput) -> worker_pb2.TokenDelta:
-        """Pull, then join unless the first token ends the sequence; returns that token.
+    async def run(self, reserved: SequenceOutput) -> worker_pb2.PullKvResponse.Completed:
+        """Pull, then join unless the first tokens end all samples; returns those tokens.
 
         Raises:
             DataLoss, NoWorker, Precondition: the blocks cannot be used.
@@ -77,17 +80,36 @@ class PromptPull:
             puller.peers.use(self.start.kv.prefill) as peer,
             open_pull(puller.path, peer, self._order(reserved), self.fence) as pull,
         ):
-            token = await pull.receive()
+            is_search = self.seq.beams is not None
+            first = await pull.receive(0 if is_search else self.seq.sampling.num_samples)
             self.num_blocks = pull.num_blocks
-            token_id = token.token_ids[0]
-            if token_id >= puller.vocab_size:
-                raise DataLoss(f"{peer.name} sampled token {token_id} of {puller.vocab_size}")
+            choices: list[Token | BeamCandidates] = [
+                self._checked(token, peer.name) for token in first.tokens
+            ]
+            if is_search:
+                choices = [self._checked_candidates(first.candidates, peer.name)]
             self.fence.close()
-            logprobs = _logprobs(token, peer.name)
-            if token.finish_reason == UNFINISHED:
-                join = partial(puller.scheduler.join, self.seq.seq_id, token_id, logprobs)
-                puller.loop.post(join)
-            return token
+            if not are_finished(first):
+                puller.loop.post(partial(puller.scheduler.join, self.seq.seq_id, *choices))
+            return first
+
+    def _checked(self, token: worker_pb2.TokenDelta, peer_name: str) -> Token:
+        token_id = token.token_ids[0]
+        self._check_vocabulary(token_id, peer_name)
+        logprobs = _logprobs(token, peer_name)
+        return token_id if logprobs is None else ScoredToken(token_id, logprobs)
+
+    def _checked_candidates(
+        self, message: worker_pb2.BeamCandidates, peer_name: str
+    ) -> BeamCandidates:
+        self._check_vocabulary(max(message.token_ids), peer_name)
+        if len(message.token_ids) < self.seq.sampling.num_rows:
+            raise DataLoss(f"{peer_name} sent {len(message.token_ids)} candidates of a beam search")
+        return candidates_from_proto(message)
+
+    def _check_vocabulary(self, token_id: int, peer_name: str) -> None:
+        if token_id >= self.puller.vocab_size:
+            raise DataLoss(f"{peer_name} sampled token {token_id} of {self.puller.vocab_size}")
 
     def _order(self, reserved: SequenceOutput) -> PullOrder:
         block_size = self.puller.path.kv_cache.layout.block_size
@@ -96,7 +118,7 @@ class PromptPull:
         num_blocks = -(-len(token_ids) // block_size)
         return PullOrder(
             key=spec.key,
-            prompt_digest=prompt_digest(spec.group_key, token_ids),
+            prompt_digest=prompt_digest(spec.group_key, token_ids, spec.adapter.fingerprint),
             first_block=reserved.num_computed_tokens // block_size,
             block_ids=reserved.block_ids[:num_blocks],
             timeout_s=self.puller.max_request_s,

@@ -16,12 +16,15 @@ from octavo.decode_worker.prompt_pull import PromptPuller
 from octavo.decode_worker.servicer import DecodeServicer
 from octavo.engine.engine import Engine
 from octavo.engine.loop import EngineLoop
+from octavo.grammar.grammars import CompiledGrammars
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.server import Server
 from octavo.transfer.copy_thread import CopyThread
 from octavo.transfer.peers import Peers
 from octavo.transfer.receiver import ReceivePath
+from octavo.worker.adapters import WorkerAdapters
 from octavo.worker.attempts import Attempts
+from octavo.worker.grammar import worker_grammars
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits
 from octavo.worker.servicer import WorkerServicer
@@ -45,6 +48,7 @@ class DecodeWorker:
     streams: OpenStreams
     facts: worker_pb2.GetWorkerResponse
     path: ReceivePath
+    attempts: Attempts[None]
 
 
 async def serve(config: DecodeConfig) -> None:
@@ -52,7 +56,9 @@ async def serve(config: DecodeConfig) -> None:
     engine = await asyncio.to_thread(load_engine, config)
     async with running_decode_worker(config, engine) as worker:
         logger.info("%s listens at %s", worker.facts.worker.worker_id, worker.facts.worker.address)
-        await serve_until_end(worker.server, worker.loop, worker.streams, config.drain_timeout_s)
+        await serve_until_end(
+            worker.server, worker.loop, worker.streams, worker.attempts, config.drain_timeout_s
+        )
 
 
 @asynccontextmanager
@@ -66,8 +72,8 @@ async def running_decode_worker(
     streams, news, server = OpenStreams(), CacheNews(), Server(SERVICES)
     with closing(CopyThread()) as copies:
         path = ReceivePath(engine.kv_cache, facts.layout, copies)
-        peers = Peers(facts.layout, config.transport)
-        async with EngineLoop(engine, news) as loop:
+        peers = Peers(facts.layout, config.internal_tls, config.transport)
+        async with worker_grammars(config, engine) as grammars, EngineLoop(engine, news) as loop:
             puller = PromptPuller(
                 loop=loop,
                 scheduler=engine.scheduler,
@@ -76,15 +82,16 @@ async def running_decode_worker(
                 vocab_size=engine.model_config.vocab_size,
                 max_request_s=config.max_request_s,
             )
-            decodes = _decode_servicer(config, engine, loop, puller, streams)
-            workers = WorkerServicer(facts, engine, loop, streams, path.counters)
+            decodes = _decode_servicer(config, engine, loop, puller, streams, grammars)
+            adapters = WorkerAdapters(engine.adapters, config.lora_root, loop.tell_load)
+            workers = WorkerServicer(facts, engine, loop, streams, path.counters, adapters)
             worker_pb2_grpc.add_DecodeServiceServicer_to_server(decodes, server.grpc)
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server.grpc)
-            port = await server.start(config.listen_address)
+            port = await server.start(config.listen_address, tls=config.internal_tls)
             facts.worker.address = config.reachable_address(port)
             try:
                 async with announced(config, facts, engine, loop) as news.publish:
-                    yield DecodeWorker(engine, loop, server, streams, facts, path)
+                    yield DecodeWorker(engine, loop, server, streams, facts, path, decodes.attempts)
             finally:
                 await server.grpc.stop(0)
                 await peers.close()
@@ -96,6 +103,7 @@ def _decode_servicer(
     loop: EngineLoop,
     puller: PromptPuller,
     streams: OpenStreams,
+    grammars: CompiledGrammars,
 ) -> DecodeServicer:
     return DecodeServicer(
         loop=loop,
@@ -105,12 +113,14 @@ def _decode_servicer(
             max_prompt_context_tokens=engine.max_model_len,
             max_context_tokens=engine.max_model_len,
             eos_token_ids=frozenset(engine.model_config.eos_token_ids),
+            adapters=engine.adapters,
         ),
         eos_token_ids=frozenset(engine.model_config.eos_token_ids),
         local_prefill_max_tokens=config.local_prefill_max_tokens,
         puller=puller,
         attempts=Attempts(_no_state, config.max_request_s),
         streams=streams,
+        grammars=grammars,
     )
 
 

@@ -9,14 +9,17 @@ Stop -----------------------------------------------^
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, replace
+from functools import partial
 
 from octavo.decode_worker.generation import Generation
 from octavo.decode_worker.prompt_pull import PromptPuller
 from octavo.engine.loop import EngineLoop
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence
+from octavo.grammar.grammars import CompiledGrammars
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.errors import (
     Aborted,
@@ -25,10 +28,13 @@ from octavo.rpc.errors import (
     RequestError,
     errors_to_status,
 )
+from octavo.rpc.sampling import invalid_sampling
 from octavo.worker.attempts import Attempt, Attempts
 from octavo.worker.engine_errors import engine_errors
+from octavo.worker.grammar import grammar_of
 from octavo.worker.many_calls import Call, CallContext, DecodeManyContext, serve_many_decodes
 from octavo.worker.open_streams import OpenStreams
+from octavo.worker.request_log import logged_leg, note_sequence
 from octavo.worker.sequence_spec import InputLimits, SequenceSpec, read_sequence
 
 logger = logging.getLogger(__name__)
@@ -51,6 +57,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
     puller: PromptPuller
     attempts: Attempts[None]
     streams: OpenStreams
+    grammars: CompiledGrammars
 
     async def Decode(self, _: object, context: DecodeContext) -> None:
         """The first message starts the request; the stream is the lease on its blocks."""
@@ -58,15 +65,22 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
         async with errors_to_status(context):
             start = await _read_start(context)
             spec = read_sequence(start.sequence, self.limits)
-            with self.streams.one(), engine_errors():
+            with logged_leg(logger, spec) as fields, self.streams.one(), engine_errors():
                 seq = self._sequence(spec, is_pulled=start.HasField("kv"))
+                self._check_samples(seq)
+                seq.grammar = await grammar_of(spec, self.grammars)
                 if seq.is_pulled:
                     await self.puller.meet(start.kv.prefill)
                 else:
                     await self._check_tail(seq)
                 async with self.attempts.leg(spec.key, DECODE) as attempt:
                     attempt.join(DECODE)
-                    await self._run(seq, start, attempt, context, arrived)
+                    generation = self._generation(seq, attempt, context, arrived)
+                    try:
+                        await self._run(generation, start, attempt, context)
+                    finally:
+                        note_sequence(fields, seq, arrived)
+                        fields |= generation.costs
 
     async def DecodeMany(self, _: object, context: DecodeManyContext) -> None:
         """Many Decode calls of one router, each a lease of its own."""
@@ -74,16 +88,12 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
 
     async def _run(
         self,
-        seq: Sequence,
+        generation: Generation,
         start: worker_pb2.DecodeRequest.Start,
         attempt: Attempt[None],
         context: DecodeContext,
-        arrived: float,
     ) -> None:
-        # A stream of its own has no place for tokens but the wire, which may make them wait.
-        write_tokens = context.write_tokens if isinstance(context, Call) else _never
-        write = attempt.writer(DECODE, context.write)
-        generation = Generation(seq, write, write_tokens, arrived)
+        seq = generation.seq
         reader = asyncio.create_task(_read_stops(context, generation, attempt))
         try:
             with self.puller.pull(seq, start) as pull:
@@ -95,6 +105,14 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
         finally:
             reader.cancel()
 
+    def _generation(
+        self, seq: Sequence, attempt: Attempt[None], context: DecodeContext, arrived: float
+    ) -> Generation:
+        # A stream of its own has no place for tokens but the wire, which may make them wait.
+        write_tokens = context.write_tokens if isinstance(context, Call) else _never
+        write = attempt.writer(DECODE, context.write)
+        return Generation(seq, write, write_tokens, self._stopper(seq), arrived)
+
     def _sequence(self, spec: SequenceSpec, *, is_pulled: bool) -> Sequence:
         return Sequence(
             seq_id=str(spec.key),
@@ -105,7 +123,22 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
             group_key=spec.group_key,
             eos_token_ids=self.eos_token_ids,
             is_pulled=is_pulled,
+            adapter=spec.adapter,
         )
+
+    def _check_samples(self, seq: Sequence) -> None:
+        """Raise InvalidRequest if several samples can never run here at once."""
+        if seq.num_siblings:
+            try:
+                self.scheduler.check(seq)
+            except ValueError as error:
+                raise invalid_sampling(error) from error
+
+    def _stopper(self, seq: Sequence) -> Callable[[frozenset[int]], None]:
+        def stop(samples: frozenset[int]) -> None:
+            self.loop.post(partial(self.scheduler.stop, seq.seq_id, samples))
+
+        return stop
 
     async def _check_tail(self, seq: Sequence) -> None:
         """The router's index is a hint: look again before the prompt is computed here.
@@ -124,7 +157,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
             )
 
 
-def _never(first_index: int, token_ids: Ids[int]) -> bool:
+def _never(first_index: int, token_ids: Ids[int], sample: int) -> bool:
     return False
 
 
@@ -143,15 +176,12 @@ async def _read_start(context: DecodeContext) -> worker_pb2.DecodeRequest.Start:
 async def _read_stops(
     context: DecodeContext, generation: Generation, attempt: Attempt[None]
 ) -> None:
-    """Stop the sequence when the router says so; ends when it has no more to say."""
+    """Stop samples when the router says so; ends when it has no more to say."""
     try:
         while isinstance(request := await context.read(), worker_pb2.DecodeRequest):
             if not request.HasField("stop"):
                 raise InvalidRequest("stop", "after the first message only stop may come")
-            if set(request.stop.samples) - {0}:
-                raise InvalidRequest("stop.samples", "stop.samples must be 0, the only sample")
-            if request.stop.samples:
-                generation.stop()
+            generation.stop(request.stop.samples)
     except RequestError as error:
         attempt.end(error)
     except Exception:

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from octavo.sampling_params import SamplingParams
+from octavo.sampling_params import BeamSearch, SamplingParams
 
 if TYPE_CHECKING:
     from octavo.llm import LLM
 
-__all__ = ["LLM", "SamplingParams"]
+__all__ = ["LLM", "BeamSearch", "SamplingParams"]
 __version__ = "0.1.0"
 
 

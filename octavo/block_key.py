@@ -1,6 +1,6 @@
 """Names a block of KV by everything it was computed from.
 
-    root    = H(algorithm, model fingerprint, adapter)         one per model and adapter
+    root    = H(algorithm, model fingerprint, adapter's)       one per model and adapter
     key(i)  = H(key(i-1), token ids of block i as little-endian u32)
 
 H is blake2b with 16 bytes, keyed by the sharing group's secret: nobody outside the group can make
@@ -31,7 +31,7 @@ def group_key(secret: bytes, group: str, salt: str) -> bytes:
 
 
 def root_key(group: bytes, model_fingerprint: str, adapter: str = "") -> BlockKey:
-    """Parent of a prompt's first block."""
+    """Parent of a prompt's first block; adapter: a LoRA adapter's fingerprint, "" for none."""
     message = (
         _prefixed(KEY_ALGORITHM.encode())
         + _prefixed(model_fingerprint.encode())
@@ -58,9 +58,13 @@ def block_keys(
     return keys
 
 
-def prompt_digest(group: bytes, token_ids: Ids[int]) -> bytes:
-    """16 bytes that prove two workers mean the same prompt, its last partial block included."""
-    return hashlib.blake2b(_u32(token_ids), digest_size=KEY_BYTES, key=group).digest()
+def prompt_digest(group: bytes, token_ids: Ids[int], adapter: str = "") -> bytes:
+    """16 bytes that prove two workers mean the same prompt, its last partial block included, and
+    the same adapter."""
+    message = _u32(token_ids)
+    if adapter:
+        message = _prefixed(adapter.encode()) + message
+    return hashlib.blake2b(message, digest_size=KEY_BYTES, key=group).digest()
 
 
 def _u32(token_ids: Ids[int]) -> bytes:

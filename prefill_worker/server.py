@@ -24,6 +24,8 @@ from octavo.transfer.copy_thread import CopyThread
 from octavo.transfer.namespace import shared_memory_namespace
 from octavo.transfer.segment import SegmentError, StagingSegment, sweep_dead_segments
 from octavo.transfer.sender import SendPath, blocks_per_chunk
+from octavo.worker.adapters import WorkerAdapters
+from octavo.worker.grammar import worker_grammars
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits
 from octavo.worker.servicer import WorkerServicer
@@ -49,6 +51,7 @@ class PrefillWorker:
     facts: worker_pb2.GetWorkerResponse
     path: SendPath
     pulls: PullServicer
+    attempts: Handovers
 
 
 async def serve(config: PrefillConfig) -> None:
@@ -56,7 +59,9 @@ async def serve(config: PrefillConfig) -> None:
     engine = await asyncio.to_thread(load_engine, config)
     async with running_prefill_worker(config, engine) as worker:
         logger.info("%s listens at %s", worker.facts.worker.worker_id, worker.facts.worker.address)
-        await serve_until_end(worker.server, worker.loop, worker.streams, config.drain_timeout_s)
+        await serve_until_end(
+            worker.server, worker.loop, worker.streams, worker.attempts, config.drain_timeout_s
+        )
 
 
 @asynccontextmanager
@@ -69,7 +74,7 @@ async def running_prefill_worker(
     handovers = Handovers(Handover, config.max_request_s)
     streams, news = OpenStreams(), CacheNews()
     with _send_path(config, engine, facts) as path:
-        async with EngineLoop(engine, news) as loop:
+        async with worker_grammars(config, engine) as grammars, EngineLoop(engine, news) as loop:
             server = Server(SERVICES)
             prefills = PrefillServicer(
                 loop=loop,
@@ -78,17 +83,21 @@ async def running_prefill_worker(
                 eos_token_ids=frozenset(engine.model_config.eos_token_ids),
                 handovers=handovers,
                 streams=streams,
+                grammars=grammars,
             )
             pulls = PullServicer(facts.worker.epoch, facts.layout, path, handovers, streams)
-            workers = WorkerServicer(facts, engine, loop, streams, path.counters)
+            adapters = WorkerAdapters(engine.adapters, config.lora_root, loop.tell_load)
+            workers = WorkerServicer(facts, engine, loop, streams, path.counters, adapters)
             worker_pb2_grpc.add_PrefillServiceServicer_to_server(prefills, server.grpc)
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server.grpc)
             server.grpc.add_generic_rpc_handlers((pulls.handler(),))
-            port = await server.start(config.listen_address)
+            port = await server.start(config.listen_address, tls=config.internal_tls)
             facts.worker.address = config.reachable_address(port)
             try:
                 async with announced(config, facts, engine, loop) as news.publish:
-                    yield PrefillWorker(engine, loop, server, streams, facts, path, pulls)
+                    yield PrefillWorker(
+                        engine, loop, server, streams, facts, path, pulls, handovers
+                    )
             finally:
                 await server.grpc.stop(0)
 
@@ -135,4 +144,5 @@ def _input_limits(config: PrefillConfig, engine: Engine) -> InputLimits:
         max_prompt_context_tokens=engine.max_model_len,
         max_context_tokens=min(positions, config.max_model_len or positions),
         eos_token_ids=frozenset(engine.model_config.eos_token_ids),
+        adapters=engine.adapters,
     )

@@ -1,8 +1,8 @@
 """One attempt of a request on its workers: both legs at once, one stream of tokens out.
 
-    Prefill leg --first token--+
-                               +--> TokenMerge --> emit --> the request's text
-    Decode leg --- 0 1 2 3 ----+
+    Prefill leg --first tokens--+
+                                +--> TokenMerge of each sample --> emit --> the request's text
+    Decode leg ---- 0 1 2 3 ----+
 
 Either leg's failure ends the other. Both calls are leases: `close`, which ends the attempt for
 whatever reason, cancels them and the workers free what they hold. There is no task in here: calls
@@ -24,7 +24,7 @@ from octavo.router.merge import TokenMerge
 from octavo.router.report import RunReport
 from octavo.router.route import Route
 from octavo.router.worker import Leg
-from octavo.rpc.errors import RequestError
+from octavo.rpc.errors import DataLoss, RequestError
 
 # The output is complete; so long may the workers take to say what it cost them.
 SETTLE_S = 1.0
@@ -32,10 +32,28 @@ SETTLE_S = 1.0
 
 @dataclass(slots=True)  # not frozen: many are made
 class NewTokens:
-    """Output tokens that are next in order; UNSPECIFIED while more will come."""
+    """Output tokens of a sample that are next in order; UNSPECIFIED while more will come."""
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
+    sample: int = 0
+    beam: tuple[float, float] | None = None  # cumulative log-probability and score, of a beam
+
+
+class _Sample:
+    """What came of one sample, and what is unread of it."""
+
+    def __init__(self) -> None:
+        self.merge = TokenMerge()
+        self.unread: list[int] = []
+        self.has_news = False
+        self.is_stopped = False  # the reader wants no more
+        self.beam: tuple[float, float] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the reader has, or will read, all that it wants."""
+        return self.is_stopped or self.merge.is_finished
 
 
 class Attempt:
@@ -59,14 +77,12 @@ class Attempt:
         self._sequence = sequence
         self._report = report
         self._on_news = on_news
-        self._merge = TokenMerge()
-        self._unread: list[int] = []
+        self._samples = [_Sample() for _ in range(sequence.sampling.n or 1)]
+        self._num_open = len(self._samples)  # those not complete
         self._has_news = False
         self._open_legs: list[_LegStream] = []
         self._decode_call: LegCall[worker_pb2.DecodeRequest] | None = None
         self._decode_has_tokens = False
-        self._is_stopped = False  # the reader wants no more
-        self._is_complete = False  # the reader has, or will read, all that it wants
         self._settling: asyncio.TimerHandle | None = None
 
     def open(self, timeout_s: float) -> None:
@@ -91,22 +107,30 @@ class Attempt:
                 stream,
             )
 
-    def take(self) -> NewTokens | None:
-        """Everything that is new, if anything is."""
+    def take(self) -> list[NewTokens]:
+        """Everything that is new, sample by sample."""
         if not self._has_news or self._lacks_prompt:
-            return None
+            return []
         self._has_news = False
-        token_ids, self._unread = tuple(self._unread), []
-        return NewTokens(token_ids, self._merge.finish_reason)
+        found = []
+        for index, sample in enumerate(self._samples):
+            if sample.has_news:
+                sample.has_news = False
+                token_ids, sample.unread = tuple(sample.unread), []
+                reason = sample.merge.finish_reason
+                found.append(NewTokens(token_ids, reason, index, sample.beam))
+        return found
 
-    def stop(self) -> None:
-        """The reader needs no more tokens: the decode worker may end the sample."""
-        self._is_stopped = True
-        self._complete()
+    def stop(self, index: int) -> None:
+        """The reader needs no more tokens of a sample: the decode worker may end it."""
+        sample = self._samples[index]
+        if not sample.is_complete:
+            sample.is_stopped = True
+            self._complete_one()
         if self._decode_call is None:
             return
-        if self._decode_has_tokens:
-            stop = worker_pb2.DecodeRequest.Stop(samples=[0])
+        if self._decode_has_tokens or not self._is_complete:
+            stop = worker_pb2.DecodeRequest.Stop(samples=[index])
             self._decode_call.send(worker_pb2.DecodeRequest(stop=stop))
         else:
             self.close()  # it has not begun; its blocks are wanted by others
@@ -146,9 +170,9 @@ class Attempt:
             case "started":
                 self._report.prefill_started(response.started)
             case "token":
-                was_finished = self._merge.is_finished  # by a decode worker that was faster
+                was_complete = self._is_complete  # by a decode worker that was faster
                 self._take(response.token)
-                has_ended_it = self._merge.is_finished and not was_finished
+                has_ended_it = self._is_complete and not was_complete
                 if has_ended_it and self._route.decode is not None:
                     self.close()  # nothing to decode, so nothing to hand over
             case "prompt_logprobs":
@@ -181,25 +205,34 @@ class Attempt:
         scores = self._report.scores
         return scores is not None and not scores.has_prompt
 
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the reader has, or will read, all that it wants."""
+        return self._num_open == 0
+
     def _take(self, delta: worker_pb2.TokenDelta) -> None:
-        merge = self._merge
-        if merge.is_finished:
+        if delta.sample >= len(self._samples):
+            raise DataLoss(f"tokens of sample {delta.sample} came, of {len(self._samples)}")
+        sample = self._samples[delta.sample]
+        if sample.is_complete:
             return
         if self._report.scores is not None:
             self._report.scores.take_tokens(delta)
+        if delta.HasField("score"):
+            sample.beam = (delta.cumulative_logprob, delta.score)
+        merge = sample.merge
         token_ids = merge.add(delta)
         if token_ids or merge.is_finished:
             self._report.token_came()
-            if not self._is_stopped:
-                self._unread += token_ids
-                self._has_news = True
-                self._on_news()
+            sample.unread += token_ids
+            sample.has_news = self._has_news = True
+            self._on_news()
         if merge.is_finished:
-            self._complete()
+            self._complete_one()
 
-    def _complete(self) -> None:
-        if not self._is_complete:
-            self._is_complete = True
+    def _complete_one(self) -> None:
+        self._num_open -= 1
+        if self._is_complete:
             loop = asyncio.get_running_loop()
             self._settling = loop.call_later(SETTLE_S, self.close)
 

@@ -14,8 +14,8 @@ from octavo.inference.v1.inference_pb2 import (
     Tool,
     ToolChoice,
 )
-from octavo.rpc.errors import InvalidRequest, Unsupported
-from octavo.text.chat import ChatError
+from octavo.rpc.errors import InvalidRequest
+from octavo.text.chat import ChatError, template_tools
 from octavo.text.json_object import read_object
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tool_calls import ToolCallFormat, ToolUse
@@ -28,17 +28,14 @@ def check_chat(chat: ChatMessages) -> None:
     """Check what needs no tokenizer.
 
     Raises:
-        InvalidRequest, Unsupported: naming the field.
+        InvalidRequest: naming the field.
     """
     if chat.tool_choice not in ToolChoice.values():
         last = max(ToolChoice.values())
         raise InvalidRequest(
             "chat.tool_choice", f"chat.tool_choice must be 0 to {last}, got {chat.tool_choice}"
         )
-    if chat.tool_choice == TOOL_CHOICE_REQUIRED:
-        raise Unsupported("chat.tool_choice", "TOOL_CHOICE_REQUIRED")
-    if chat.tool_choice_name:
-        raise Unsupported("chat.tool_choice_name")
+    _check_forced_calls(chat)
     if chat.continue_final_message and chat.add_generation_prompt:
         raise InvalidRequest(
             "chat.add_generation_prompt",
@@ -48,6 +45,31 @@ def check_chat(chat: ChatMessages) -> None:
         if message.content and message.content_parts:
             field = f"chat.messages[{i}].content_parts"
             raise InvalidRequest(field, f"{field} must be empty where content is set")
+
+
+def _check_forced_calls(chat: ChatMessages) -> None:
+    if chat.tool_choice == TOOL_CHOICE_REQUIRED and not chat.tools:
+        raise InvalidRequest(
+            "chat.tool_choice", "chat.tool_choice must not be TOOL_CHOICE_REQUIRED without tools"
+        )
+    name, field = chat.tool_choice_name, "chat.tool_choice_name"
+    if name and chat.tool_choice == TOOL_CHOICE_NONE:
+        raise InvalidRequest(field, f"{field} must be empty beside TOOL_CHOICE_NONE")
+    if name and name not in {tool.name for tool in chat.tools}:
+        raise InvalidRequest(field, f"{field} must be the name of a tool, got {name[:200]!r}")
+
+
+def forced_functions(chat: ChatMessages) -> list[dict[str, Any]]:
+    """The functions of which the output must be calls; none if it need not.
+
+    Raises:
+        ChatError: a tool is wrong; `encode_chat` finds it, too.
+    """
+    if chat.tool_choice != TOOL_CHOICE_REQUIRED and not chat.tool_choice_name:
+        return []
+    name = chat.tool_choice_name
+    chosen = [_tool(tool) for tool in chat.tools if name in ("", tool.name)]
+    return [tool["function"] for tool in template_tools(chosen)]
 
 
 def tools_of(chat: ChatMessages, format: ToolCallFormat | None) -> ToolUse | None:

@@ -1,9 +1,15 @@
 """Settings of a router, read once in `__main__` and checked here."""
 
 from dataclasses import MISSING, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from octavo.logs import check_log_settings
+from octavo.rpc.exposure import check_plaintext
+from octavo.rpc.tls import TlsFiles, files_of
 from octavo.text.tool_calls import AUTO, check_format_name
+
+NO_ADDRESS = "none"
 
 
 def setting(help_text: str, *, default: Any = MISSING) -> Any:
@@ -30,9 +36,37 @@ class RouterConfig:
         "Share the port with other routers that say so, too; the kernel spreads connections.",
         default=False,
     )
+    http_address: str | None = setting(
+        "Where HTTP clients connect, as host:port; needs octavo[http]. Default, and none: nowhere.",
+        default=None,
+    )
     private_address: str | None = setting(
         "One more address to listen on, where this router alone is reached.",
         default=None,
+    )
+    tls_cert_file: Path | None = setting(
+        "PEM certificate of listen_address; a renewed one counts without a restart.",
+        default=None,
+    )
+    tls_key_file: Path | None = setting(
+        "PEM key of tls_cert_file.",
+        default=None,
+    )
+    tls_client_ca_file: Path | None = setting(
+        "Clients must show a certificate of this CA (mTLS).",
+        default=None,
+    )
+    api_key_file: Path | None = setting(
+        "Keys of 16 bytes or more that clients must send, one a line; read again when it changes.",
+        default=None,
+    )
+    internal_tls_dir: Path | None = setting(
+        "Folder of tls.crt, tls.key and ca.crt for mTLS with workers; all roles need one.",
+        default=None,
+    )
+    insecure: bool = setting(
+        "Serve without encryption beyond this machine.",
+        default=False,
     )
     prefill_address: tuple[str, ...] = setting(
         "host:port, unix:path or dns:///name:port; repeat it, or use commas.",
@@ -95,6 +129,22 @@ class RouterConfig:
         default=None,
     )
 
+    lora_root: str | None = setting(
+        "Adapters below this folder of the workers may be loaded by LoadAdapter; default: none.",
+        default=None,
+    )
+    log_level: str = setting(
+        "debug, info, warning or error.",
+        default="info",
+    )
+    log_format: str = setting(
+        "text, or json for an object a line.",
+        default="text",
+    )
+    log_prompts: bool = setting(
+        "Write prompts to the log at level debug; they are never written otherwise.",
+        default=False,
+    )
     tool_call_format: str = setting(
         "How tool calls are written: auto (by the chat template), hermes, llama3_json or none.",
         default=AUTO,
@@ -102,6 +152,14 @@ class RouterConfig:
 
     def __post_init__(self) -> None:
         check_format_name(self.tool_call_format)
+        check_log_settings(self.log_level, self.log_format)
+        if self.http_address not in (None, NO_ADDRESS):
+            check_address(str(self.http_address))
+        if self.public_tls is None:
+            how = "--tls-cert-file and --tls-key-file"
+            check_plaintext(self.listen_address, self.insecure, how)
+            if self.serves_http:
+                check_plaintext(str(self.http_address), self.insecure, how, "http_address")
         if not self.model:
             raise ValueError("model must name a folder, a GGUF file or a hub id")
         for name in (
@@ -123,8 +181,33 @@ class RouterConfig:
             raise ValueError(f"local_prefill_max_tokens must not be negative, got {limit}")
 
     @property
+    def public_tls(self) -> TlsFiles | None:
+        """Of listen_address and http_address.
+
+        Raises:
+            ValueError: a file is missing.
+        """
+        return files_of(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
+
+    @property
+    def internal_tls(self) -> TlsFiles | None:
+        """What this router shows to workers, and asks of them."""
+        return TlsFiles.in_folder(self.internal_tls_dir) if self.internal_tls_dir else None
+
+    @property
+    def serves_http(self) -> bool:
+        return self.http_address not in (None, NO_ADDRESS)
+
+    @property
     def model_name(self) -> str:
         """The name clients use."""
         if self.served_model_name:
             return self.served_model_name
         return self.model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")
+
+
+def check_address(address: str) -> None:
+    """Raise ValueError unless HTTP could be served there."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"http_address must be host:port or {NO_ADDRESS}, got {address!r}")

@@ -20,6 +20,7 @@ from google.protobuf.duration_pb2 import Duration
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.router.worker import Worker, WorkerFacts
 from octavo.rpc.channels import open_channel
+from octavo.rpc.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +56,11 @@ class Connection:
         is_wanted: Callable[[str], bool],
         load_interval_s: float,
         stuck_after_s: float,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.address = address
         self._roster = roster
+        self._tls = tls
         self._is_wanted = is_wanted
         interval = Duration()
         interval.FromNanoseconds(round(load_interval_s * 1e9))
@@ -76,6 +79,8 @@ class Connection:
                 backoff_s = MIN_BACKOFF_S
             except WorkerRefused as error:
                 self._complain(str(error))
+            except OSError as error:  # of a certificate's file
+                self._complain(str(error))
             except grpc.aio.AioRpcError as error:
                 self._complain(f"{error.code().name}: {error.details()}")
             await asyncio.sleep(backoff_s)
@@ -83,7 +88,7 @@ class Connection:
 
     async def _session(self) -> None:
         """One connection, from GetWorker to the end of the load stream."""
-        channel = open_channel(self.address)
+        channel = open_channel(self.address, self._tls)
         worker: Worker | None = None
         watchdog: asyncio.Task[None] | None = None
         try:
@@ -100,9 +105,9 @@ class Connection:
                     worker, self._last_complaint = joining, ""
                     watchdog = asyncio.create_task(self._end_legs_when_stuck(worker))
                 else:
-                    took_work = worker.takes_work
+                    before = worker.takes_work, worker.adapters
                     worker.observe(sample)
-                    if worker.takes_work != took_work:
+                    if (worker.takes_work, worker.adapters) != before:
                         self._roster.tell_change()
         finally:
             if watchdog is not None:

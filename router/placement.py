@@ -11,6 +11,7 @@ import random
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
+from octavo.router.adapter import AdapterFacts
 from octavo.rpc.errors import InvalidRequest, NoWorker
 
 PREFILL_HINT = "start one with `octavo prefill-worker`"
@@ -53,6 +54,8 @@ class Demand:
     may_prefill_locally: bool = True
     # False if the whole prompt is to be computed, whatever of it is cached.
     may_reuse_prompt: bool = True
+    num_samples: int = 1  # outputs of the one prompt
+    adapter: AdapterFacts | None = None  # which the workers must have; None: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class _Cost:
 
 def _prefill_costs(demand: Demand, workers: tuple[PrefillCandidate, ...]) -> list[_Cost]:
     if not workers:
-        raise NoWorker(f"no prefill worker is connected; {PREFILL_HINT}")
+        raise _nobody("prefill", PREFILL_HINT, demand.adapter)
     # The prompt and the token sampled after it.
     _check_context(demand.num_prompt_tokens + 1, [w.max_context_tokens for w in workers])
     costs = []
@@ -114,17 +117,26 @@ def _decode_costs(
     demand: Demand, workers: tuple[DecodeCandidate, ...], sequence_weight: float
 ) -> list[_Cost]:
     if not workers:
-        raise NoWorker(f"no decode worker is connected; {DECODE_HINT}")
+        raise _nobody("decode", DECODE_HINT, demand.adapter)
     num_tokens = demand.num_prompt_tokens + demand.max_tokens
     _check_context(num_tokens, [w.max_context_tokens for w in workers])
     costs = []
     for worker in workers:
         if worker.max_context_tokens >= num_tokens:
             blocks = _num_blocks(demand.num_prompt_tokens + 1, worker.block_size)
-            new = max(blocks - worker.cached_blocks, 0)
+            new = max(blocks - worker.cached_blocks, 0) + demand.num_samples - 1
             cost = worker.active_blocks + new + sequence_weight * worker.num_sequences
             costs.append(_Cost(worker.worker_id, worker.layout, cost))
     return costs
+
+
+def _nobody(role: str, hint: str, adapter: AdapterFacts | None) -> NoWorker:
+    if adapter is None:
+        return NoWorker(f"no {role} worker is connected; {hint}")
+    return NoWorker(
+        f"no {role} worker that takes requests has adapter {adapter.name!r}; load it "
+        "(LoadAdapter), or start one with --lora"
+    )
 
 
 def _cheapest_pair(

@@ -17,7 +17,9 @@ from functools import partial
 
 from octavo.block_key import MAX_SALT_BYTES
 from octavo.inference.v1 import inference_pb2
+from octavo.router.adapter import AdapterFacts
 from octavo.router.chat import check_chat, encode_chat, tools_of
+from octavo.router.grammar import GrammarReader
 from octavo.router.model import ServedModel
 from octavo.rpc.errors import InvalidRequest, NotFound, Overloaded, Unsupported
 from octavo.rpc.sampling import invalid_sampling, sampling_from_proto
@@ -31,6 +33,8 @@ from octavo.text.tool_calls import ToolUse
 
 DEFAULT_MAX_TOKENS = 256
 MAX_REQUEST_ID_BYTES = 256
+# A model's defaults of these are of no use to a beam search.
+DRAWING = ("temperature", "top_p", "top_k", "min_p")
 # Longer text cannot fit the context: no tokenizer needs more bytes for a token on average. (A run
 # of spaces may be one token of up to 16 bytes; such a prompt is refused early and by name.)
 MAX_BYTES_PER_TOKEN = 8
@@ -49,6 +53,7 @@ class Request:
     """One generation, fully resolved."""
 
     request_id: str  # the caller's, or drawn; never a key between our processes
+    run_id: str  # that key
     prompt_token_ids: list[int]
     sampling: SamplingParams  # seed is set
     group_key: bytes
@@ -58,6 +63,7 @@ class Request:
     tools: ToolUse | None = None  # None: the output is text alone
     echo: bool = False
     prompt_text: str = ""  # if it is to be echoed
+    adapter: AdapterFacts | None = None
 
 
 class RequestReader:
@@ -67,32 +73,45 @@ class RequestReader:
         self,
         model: ServedModel,
         threads: Executor,
+        grammars: GrammarReader,
         *,
         max_context_tokens: Callable[[], int],
         group_key_of: Callable[[str], bytes],
+        find_adapter: Callable[[str], AdapterFacts],
     ) -> None:
         self._model = model
         self._threads = threads
+        self._grammars = grammars
         self._max_context_tokens = max_context_tokens
         self._group_key_of = group_key_of
+        self._find_adapter = find_adapter
         self._num_queued_bytes = 0
         self._draw = random.Random()
 
-    async def read(self, message: inference_pb2.GenerateRequest) -> Request:
+    async def read(
+        self, message: inference_pb2.GenerateRequest, default_max_tokens: int = DEFAULT_MAX_TOKENS
+    ) -> Request:
         """Resolve a request.
+
+        default_max_tokens: what an unset max_tokens means, or what is left of the context, if less.
 
         Raises:
             InvalidRequest, NotFound, Unsupported: naming the field.
+            Overloaded: too much text, or too many grammars, wait already.
+            NoWorker, Precondition: an adapter is asked for, and which one is not known.
         """
         arrived_at = time.monotonic()
         self.check_model(message.model)
         _check_fields(message)
-        sampling = await self._sampling(message)
+        adapter = self._find_adapter(message.lora_adapter) if message.lora_adapter else None
+        sampling = await self._sampling(message, default_max_tokens)
         prompt_token_ids = await self._prompt(message)
+        sampling = await self._grammars.read(sampling, message.chat)
         return Request(
             request_id=message.request_id or secrets.token_hex(16),
+            run_id=secrets.token_hex(16),
             prompt_token_ids=prompt_token_ids,
-            sampling=self._fit(sampling, message, len(prompt_token_ids)),
+            sampling=self._fit(sampling, message, len(prompt_token_ids), default_max_tokens),
             group_key=self._group_key_of(message.cache_salt),
             include_text=_or_true(message.output, "include_text"),
             include_token_ids=_or_true(message.output, "include_token_ids"),
@@ -100,6 +119,7 @@ class RequestReader:
             prompt_text=await self._prompt_text(message.output, sampling, prompt_token_ids),
             arrived_at=arrived_at,
             tools=tools_of(message.chat, self._model.tool_call_format),
+            adapter=adapter,
         )
 
     async def tokenize(self, message: TextInput) -> list[int]:
@@ -136,9 +156,15 @@ class RequestReader:
                 field="model",
             )
 
-    async def _sampling(self, message: inference_pb2.GenerateRequest) -> SamplingParams:
-        defaults = {"max_tokens": DEFAULT_MAX_TOKENS, **self._model.sampling_defaults}
-        defaults["seed"] = self._draw.getrandbits(64)
+    async def _sampling(
+        self, message: inference_pb2.GenerateRequest, default_max_tokens: int
+    ) -> SamplingParams:
+        defaults = {"max_tokens": default_max_tokens, **self._model.sampling_defaults}
+        if message.sampling.HasField("beam_search"):
+            for name in DRAWING:
+                defaults.pop(name, None)
+        else:
+            defaults["seed"] = self._draw.getrandbits(64)
         sampling = sampling_from_proto(message.sampling, message.output, defaults)
         try:
             if sampling.bad_words:
@@ -179,13 +205,14 @@ class RequestReader:
         sampling: SamplingParams,
         message: inference_pb2.GenerateRequest,
         num_prompt_tokens: int,
+        default_max_tokens: int,
     ) -> SamplingParams:
         """Give an unset max_tokens what is left of the context; check one that is set."""
         context = self._max_context_tokens()
         try:
             check_prompt_logprobs(num_prompt_tokens, sampling.prompt_logprobs)
             if not message.sampling.HasField("max_tokens"):
-                max_tokens = min(DEFAULT_MAX_TOKENS, context - num_prompt_tokens)
+                max_tokens = min(default_max_tokens, context - num_prompt_tokens)
                 return replace(sampling, max_tokens=max_tokens)
             check_length(num_prompt_tokens, sampling.max_tokens, context)
         except ValueError as error:
@@ -221,8 +248,6 @@ class RequestReader:
 def _check_fields(message: inference_pb2.GenerateRequest) -> None:
     if message.priority != 0:
         raise Unsupported("priority")
-    if message.lora_adapter:
-        raise Unsupported("lora_adapter")
     for name, limit in (("request_id", MAX_REQUEST_ID_BYTES), ("cache_salt", MAX_SALT_BYTES)):
         num_bytes = len(getattr(message, name).encode())
         if num_bytes > limit:

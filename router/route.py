@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from octavo.block_key import block_keys, root_key
 from octavo.registry.index import PrefixIndex
+from octavo.router.adapter import AdapterFacts
 from octavo.router.placement import DecodeCandidate, Demand, PrefillCandidate, place
 from octavo.router.worker import Leg, Worker
 from octavo.router.workers import Workers
@@ -54,12 +55,15 @@ class RouteFinder:
         Raises:
             NoWorker, InvalidRequest: as `place`.
         """
-        overlap = await self._overlap(prompt, group_key) if demand.may_reuse_prompt else {}
+        adapter = demand.adapter
+        overlap: Mapping[str, int] = {}
+        if demand.may_reuse_prompt:
+            overlap = await self._overlap(prompt, group_key, adapter)
         # No await from here to the count: the next request must see this one's weight.
         chosen = place(
             demand,
-            [_prefill_candidate(w, overlap) for w in self._workers.prefills],
-            [self._decode_candidate(w, overlap) for w in self._workers.decodes],
+            [_prefill_candidate(w, overlap) for w in _with(adapter, self._workers.prefills)],
+            [self._decode_candidate(w, overlap) for w in _with(adapter, self._workers.decodes)],
             sequence_weight=self._sequence_weight,
             draw=self._draw,
         )
@@ -72,11 +76,17 @@ class RouteFinder:
             if chosen.decode_id is not None:
                 worker = self._workers.named(chosen.decode_id)
                 missing = _missing_tokens(demand, worker, overlap)
-                blocks = missing // worker.facts.block_size + 1
+                blocks = missing // worker.facts.block_size + demand.num_samples
                 decode = legs.enter_context(worker.leg(blocks=blocks))
             yield Route(prefill, decode)
 
-    async def _overlap(self, prompt: Sequence[int], group_key: bytes) -> Mapping[str, int]:
+    def drains(self, worker: Worker) -> None:
+        """Choose this worker no more: it takes no new work."""
+        self._workers.drains(worker)
+
+    async def _overlap(
+        self, prompt: Sequence[int], group_key: bytes, adapter: AdapterFacts | None
+    ) -> Mapping[str, int]:
         """Leading blocks that each worker is said to hold; a hint, and never late."""
         if self._index is None:
             return {}
@@ -85,7 +95,9 @@ class RouteFinder:
         # One pass unless a fleet is changing its block size.
         for block_size in {worker.facts.block_size for worker in workers}:
             alike = [worker.facts for worker in workers if worker.facts.block_size == block_size]
-            root = root_key(group_key, alike[0].model_fingerprint)
+            root = root_key(
+                group_key, alike[0].model_fingerprint, adapter.fingerprint if adapter else ""
+            )
             looked_up = prompt[: MAX_LOOKUP_KEYS * block_size]
             keys = block_keys(group_key, root, looked_up, block_size)
             overlap |= await self._index.lookup(keys, [(w.worker_id, w.epoch) for w in alike])
@@ -106,6 +118,10 @@ class RouteFinder:
             num_sequences=worker.num_sequences,
             local_prefill_max_tokens=local_max,
         )
+
+
+def _with(adapter: AdapterFacts | None, workers: list[Worker]) -> list[Worker]:
+    return workers if adapter is None else [worker for worker in workers if worker.holds(adapter)]
 
 
 def _prefill_candidate(worker: Worker, overlap: Mapping[str, int]) -> PrefillCandidate:

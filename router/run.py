@@ -1,4 +1,4 @@
-"""Runs one request: chooses workers, calls them, tries again with a prefill worker if need be.
+"""Runs one request: chooses workers, calls them, tries again with others if need be.
 
     async for new in run.tokens():      <-- Attempt <-- route
 
@@ -8,12 +8,11 @@ ends them. Deadline and shutdown end an attempt from outside; then its reader is
 
 import asyncio
 import math
-import secrets
 from collections.abc import AsyncGenerator
 
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.router.attempt import Attempt, NewTokens
-from octavo.router.failures import LocalTailTooLong
+from octavo.router.failures import LocalTailTooLong, WorkerDrains
 from octavo.router.pace import Pace
 from octavo.router.placement import Demand
 from octavo.router.report import RunReport
@@ -23,7 +22,7 @@ from octavo.router.scores import Scores
 from octavo.rpc.errors import Expired, RequestError
 from octavo.rpc.sampling import output_to_proto, sampling_to_proto
 
-MAX_ATTEMPTS = 2
+MAX_ATTEMPTS = 4  # a fleet that restarts one worker after another refuses once or twice
 
 
 class Run:
@@ -37,10 +36,10 @@ class Run:
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._ends_at = self._loop.time() + timeout_s
-        self._id = secrets.token_hex(16)  # the caller's id is never a key between our processes
         self._news = asyncio.Event()
         self._took_at = -math.inf  # when its reader last took tokens
         self._waits_for_pace = False
+        self._may_prefill_locally = True
         self._attempt: Attempt | None = None
         self._failure: RequestError | None = None  # why it was ended from outside
 
@@ -53,7 +52,7 @@ class Run:
         return attempt.has_ended and attempt.failure is None
 
     async def tokens(self) -> AsyncGenerator[NewTokens, None]:
-        """Yield tokens in order; end with the request, or raise why it failed.
+        """Yield tokens in order of each sample; end with the request, or raise why it failed.
 
         Raises:
             RequestError: what the caller should see.
@@ -63,7 +62,7 @@ class Run:
             for number in range(1, MAX_ATTEMPTS + 1):
                 self._check()
                 async with self._routes.route(
-                    self._demand(number), self._request.prompt_token_ids, self._request.group_key
+                    self._demand(), self._request.prompt_token_ids, self._request.group_key
                 ) as route:
                     self._check()
                     attempt = self._attempt = self._new_attempt(route, number)
@@ -72,26 +71,26 @@ class Run:
                         while not attempt.has_ended:
                             await self._news.wait()
                             self._news.clear()
-                            if (new := attempt.take()) is not None:
+                            for new in attempt.take():
                                 self._took_at = self._loop.time()
                                 yield new
-                        if (new := attempt.take()) is not None:
+                        for new in attempt.take():
                             yield new
                     finally:
                         attempt.close()
                 self._check()
                 if attempt.failure is None:
                     return
-                if number == MAX_ATTEMPTS or not isinstance(attempt.failure, LocalTailTooLong):
+                if number == MAX_ATTEMPTS or not self._can_go_elsewhere(attempt.failure):
                     raise attempt.failure
                 self._attempt = None
         finally:
             timer.cancel()
 
-    def stop(self) -> None:
-        """No more tokens are needed; what comes is dropped."""
+    def stop(self, sample: int) -> None:
+        """No more tokens of a sample are needed; what comes is dropped."""
         if self._attempt is not None:
-            self._attempt.stop()
+            self._attempt.stop(sample)
 
     def fail(self, error: RequestError) -> None:
         """End the request; its reader gets `error` after the tokens that are there."""
@@ -105,23 +104,38 @@ class Run:
     def _expire(self) -> None:
         self.fail(Expired(f"the request did not end within {self._timeout_s:.3f} s"))
 
-    def _demand(self, number: int) -> Demand:
+    def _can_go_elsewhere(self, failure: Exception) -> bool:
+        """Whether workers refused before anything was sampled; the next route avoids why."""
+        match failure:
+            case LocalTailTooLong():
+                self._may_prefill_locally = False
+            case WorkerDrains():
+                self._routes.drains(failure.worker)
+            case _:
+                return False
+        return self._took_at == -math.inf
+
+    def _demand(self) -> Demand:
         return Demand(
             len(self._request.prompt_token_ids),
             self._request.sampling.max_tokens,
-            may_prefill_locally=number == 1,
+            may_prefill_locally=self._may_prefill_locally,
             may_reuse_prompt=self._request.sampling.prompt_logprobs is None,
+            num_samples=self._request.sampling.num_samples,
+            adapter=self._request.adapter,
         )
 
     def _new_attempt(self, route: Route, number: int) -> Attempt:
         self.report.begin(route)
         sequence = worker_pb2.SequenceSpec(
-            key=worker_pb2.RequestKey(request_id=self._id, attempt=number),
+            key=worker_pb2.RequestKey(request_id=self._request.run_id, attempt=number),
             prompt_token_ids=self._request.prompt_token_ids,
             sampling=sampling_to_proto(self._request.sampling),
             group_key=self._request.group_key,
             output=output_to_proto(self._request.sampling),
         )
+        if self._request.adapter is not None:
+            sequence.adapter.CopyFrom(self._request.adapter.to_proto())
         return Attempt(route, sequence, self.report, self._hear)
 
     def _hear(self) -> None:
@@ -148,10 +162,11 @@ class Run:
 
 def _scores_of(request: Request) -> Scores | None:
     sampling = request.sampling
-    if sampling.logprobs is None and sampling.prompt_logprobs is None:
+    wants_tokens = sampling.computed_logprobs is not None
+    if not wants_tokens and sampling.prompt_logprobs is None:
         return None
     return Scores(
         len(request.prompt_token_ids),
-        wants_tokens=sampling.logprobs is not None,
+        wants_tokens=wants_tokens,
         wants_prompt=sampling.prompt_logprobs is not None,
     )

@@ -23,7 +23,8 @@ class Scores:
         self._num_prompt_tokens = num_prompt_tokens
         self._prompt: list[TokenLogprobs] = []
         self._num_prompt_scores = 0
-        self._tokens: dict[int, TokenLogprobs] = {}  # by output index, one token each
+        # By sample and output index, one token each.
+        self._tokens: dict[tuple[int, int], TokenLogprobs] = {}
 
     @property
     def has_prompt(self) -> bool:
@@ -58,13 +59,15 @@ class Scores:
         if len(scores) != len(delta.token_ids):
             raise DataLoss(f"{len(delta.token_ids)} tokens with {len(scores)} log-probabilities")
         for place in range(len(scores)):
-            self._tokens.setdefault(delta.first_index + place, scores.part(place, place + 1))
+            index = delta.first_index + place
+            self._tokens.setdefault((delta.sample, index), scores.part(place, place + 1))
 
-    def tokens(self, start: int, stop: int) -> TokenLogprobs | None:
-        """Of output tokens start .. stop - 1; None if there are none, or they are not wanted."""
+    def tokens(self, sample: int, start: int, stop: int) -> TokenLogprobs | None:
+        """Of a sample's output tokens start .. stop - 1; None if there are none, or they are not
+        wanted."""
         if not self.wants_tokens or start == stop:
             return None
-        return joined([self._tokens[index] for index in range(start, stop)])
+        return joined([self._tokens[sample, index] for index in range(start, stop)])
 
 
 def _read(message: inference_pb2.TokenLogprobs) -> TokenLogprobs:

@@ -1,8 +1,8 @@
 """A router's wiring, from settings to a served port.
 
-config --> ServedModel --+--> RequestReader --+
-addresses, DNS, Redis ---+--> Workers         +--> InferenceServicer --> port
-Redis -----------------------> RouteFinder ---+
+config --> ServedModel --+--> RequestReader --+               +--> InferenceServicer --> gRPC port
+addresses, DNS, Redis ---+--> Workers         +--> Inference --+
+Redis -----------------------> RouteFinder ---+               +--> http.app ----------> HTTP port
 """
 
 import asyncio
@@ -15,17 +15,27 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
+from octavo.inference.v1 import (
+    adapter_pb2,
+    adapter_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+)
 from octavo.registry.connection import RedisSettings
 from octavo.registry.directory import WorkerDirectory
 from octavo.registry.index import PrefixIndex
 from octavo.registry.records import WorkerRecord
+from octavo.router.adapter_servicer import AdapterServicer
+from octavo.router.adapters import Adapters
 from octavo.router.admission import Admission
 from octavo.router.background import Background, background
 from octavo.router.config import RouterConfig
 from octavo.router.discovery import watch_names
 from octavo.router.generation import Generator
+from octavo.router.grammar import GrammarReader, router_grammars
+from octavo.router.inference import Inference
 from octavo.router.model import ServedModel
 from octavo.router.pace import Pace
 from octavo.router.request import RequestReader
@@ -38,16 +48,24 @@ from octavo.router.secret import (
 )
 from octavo.router.servicer import InferenceServicer
 from octavo.router.workers import Workers
+from octavo.rpc.api_keys import KeyRing
 from octavo.rpc.channels import PUBLIC_MESSAGE_BYTES
 from octavo.rpc.errors import NoWorker
 from octavo.rpc.server import Server, serve_until_signal
 
+if TYPE_CHECKING:
+    from octavo.router.http.server import HttpServer
+
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+ADAPTER_SERVICE_NAME = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"].full_name
 TOKENIZER_THREADS = 2
-# Requests that outlive the drain's grace get a status of ours, not a broken connection.
-LAST_WORDS_S = 0.5
+LAST_WORDS_S = 0.5  # for statuses to go out before connections are closed
+
+
+class HttpMissing(Exception):
+    """HTTP is to be served, and the libraries for it are not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +77,18 @@ class Router:
     workers: Workers
     admission: Admission
     generator: Generator
+    http: "HttpServer | None" = None
 
+    async def drain(self, grace_s: float) -> None:
+        """Take nothing new; what is open may end within the grace."""
+        drains = [door.drain(grace_s) for door in (self.server, self.http) if door is not None]
+        await asyncio.gather(*drains)
 
-def run(config: RouterConfig) -> None:
-    """Take requests and send each to a prefill and a decode worker."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(serve(config))
+    async def end_requests_in(self, grace_s: float) -> None:
+        """Requests that outlive the grace get a status of ours, not a broken connection."""
+        patience_s = max(grace_s - LAST_WORDS_S, 0.0)
+        error = NoWorker("this router is shutting down; try again on another one")
+        asyncio.get_running_loop().call_later(patience_s, self.generator.end_all, error)
 
 
 async def serve(config: RouterConfig) -> None:
@@ -74,13 +98,8 @@ async def serve(config: RouterConfig) -> None:
     )
     async with running_router(config, model) as router:
         gc.freeze()  # a full collection over the libraries' objects stops every stream
-
-        async def on_drain() -> None:
-            patience_s = max(config.drain_timeout_s - LAST_WORDS_S, 0.0)
-            error = NoWorker("this router is shutting down; try again on another one")
-            asyncio.get_running_loop().call_later(patience_s, router.generator.end_all, error)
-
-        await serve_until_signal(router.server, config.drain_timeout_s, on_drain)
+        grace_s = config.drain_timeout_s
+        await serve_until_signal(router, grace_s, partial(router.end_requests_in, grace_s))
 
 
 @asynccontextmanager
@@ -88,46 +107,118 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
     """Everything that `serve` runs, for as long as the block lasts."""
     async with AsyncExitStack() as stack:
         threads = stack.enter_context(ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer"))
+        grammars = await stack.enter_async_context(router_grammars(model))
         tasks = await stack.enter_async_context(background())
-        workers = Workers(
-            vocab_size=model.vocab_size,
-            model_fingerprint=model.fingerprint,
-            load_interval_s=config.load_interval_s,
-            stuck_after_s=config.stuck_after_s,
-        )
-        stack.push_async_callback(workers.close)
+        workers = _known_workers(config, model, stack, tasks)
         secret, index = await _open_redis(config, model, workers, stack, tasks)
-        names = config.prefill_address + config.decode_address
-        tasks.start(watch_names(names, workers, config.dns_interval_s))
         routes = RouteFinder(
             workers,
             index,
             sequence_weight=config.decode_sequence_weight,
             local_prefill_max_tokens=config.local_prefill_max_tokens,
         )
+        adapters = Adapters(workers)
         admission = Admission(config.max_queued_tokens)
         generator = Generator(model, routes, admission, Pace(config.stream_interval_s))
         reader = RequestReader(
             model,
             threads,
+            GrammarReader(model, grammars),
             max_context_tokens=partial(workers.context_of, model.max_context_tokens),
             group_key_of=secret.group_key_of,
+            find_adapter=adapters.find,
         )
-        servicer = InferenceServicer(
+        inference = Inference(
             model,
             reader,
             generator,
+            adapters,
             workers,
             max_request_s=config.max_request_s,
-            slow_reader_s=config.slow_reader_s,
+            log_prompts=config.log_prompts,
         )
-        server = Server((SERVICE_NAME,), PUBLIC_MESSAGE_BYTES, shares_port=config.shares_port)
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server.grpc)
-        port = await server.start(config.listen_address, config.private_address)
-        stack.push_async_callback(server.grpc.stop, 0)
+        keys = KeyRing(config.api_key_file) if config.api_key_file else None
+        server, port = await _open_grpc(config, inference, adapters, keys, stack)
         tasks.start(_report_readiness(server, workers))
-        logger.info("serving %s on %s", model.name, config.listen_address)
-        yield Router(server, port, workers, admission, generator)
+        http = await _open_http(config, inference, server, keys, stack)
+        yield Router(server, port, workers, admission, generator, http)
+
+
+def _known_workers(
+    config: RouterConfig, model: ServedModel, stack: AsyncExitStack, tasks: Background
+) -> Workers:
+    """The workers of the settings; Redis may add others."""
+    workers = Workers(
+        vocab_size=model.vocab_size,
+        model_fingerprint=model.fingerprint,
+        load_interval_s=config.load_interval_s,
+        stuck_after_s=config.stuck_after_s,
+        tls=config.internal_tls,
+    )
+    stack.push_async_callback(workers.close)
+    names = config.prefill_address + config.decode_address
+    tasks.start(watch_names(names, workers, config.dns_interval_s))
+    return workers
+
+
+async def _open_grpc(
+    config: RouterConfig,
+    inference: Inference,
+    adapters: Adapters,
+    keys: KeyRing | None,
+    stack: AsyncExitStack,
+) -> tuple[Server, int]:
+    """The gRPC server and its port."""
+    server = Server(
+        (SERVICE_NAME, ADAPTER_SERVICE_NAME),
+        PUBLIC_MESSAGE_BYTES,
+        shares_port=config.shares_port,
+        keys=keys,
+    )
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(
+        InferenceServicer(inference, slow_reader_s=config.slow_reader_s), server.grpc
+    )
+    adapter_pb2_grpc.add_AdapterServiceServicer_to_server(
+        AdapterServicer(adapters, config.lora_root), server.grpc
+    )
+    port = await server.start(config.listen_address, config.private_address, config.public_tls)
+    stack.push_async_callback(server.grpc.stop, 0)
+    logger.info("serving %s on %s", inference.model.name, config.listen_address)
+    return server, port
+
+
+async def _open_http(
+    config: RouterConfig,
+    inference: Inference,
+    server: Server,
+    keys: KeyRing | None,
+    stack: AsyncExitStack,
+) -> "HttpServer | None":
+    """The HTTP port, if it is wanted.
+
+    Raises:
+        HttpMissing: what it needs is not installed.
+        OSError: the address cannot be bound.
+    """
+    if config.http_address is None or not config.serves_http:
+        return None
+    try:
+        from octavo.router.http.app import make_app
+        from octavo.router.http.server import running_http
+    except ImportError as error:
+        raise HttpMissing(f"http_address needs `pip install 'octavo[http]'`: {error}") from error
+    app = make_app(
+        inference,
+        is_ready=lambda: inference.is_ready and not server.is_draining,
+        slow_reader_s=config.slow_reader_s,
+        keys=keys,
+    )
+    running = running_http(
+        app, config.http_address, shares_port=config.shares_port, tls=config.public_tls
+    )
+    http = await stack.enter_async_context(running)
+    logger.info("serving HTTP on %s", config.http_address)
+    return http
 
 
 async def _open_redis(

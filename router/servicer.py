@@ -1,4 +1,4 @@
-"""The public API: message in, generation, messages out."""
+"""The public gRPC API: message in, messages out."""
 
 import math
 from contextlib import aclosing
@@ -6,15 +6,10 @@ from contextlib import aclosing
 import grpc
 
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
-from octavo.router.generation import Generator
-from octavo.router.model import ServedModel
-from octavo.router.replies import ReplyWriter, Response, join
-from octavo.router.request import Request, RequestReader
+from octavo.router.inference import Caller, Inference
+from octavo.router.replies import Response
 from octavo.router.slow_reader import patient_write
-from octavo.router.workers import Workers
 from octavo.rpc.errors import errors_to_status
-from octavo.rpc.sampling import sampling_to_proto
-from octavo.sampling_params import SamplingParams
 
 # Typed once: what a client sends, what it gets.
 StreamContext = grpc.aio.ServicerContext[inference_pb2.StreamGenerateRequest, Response]
@@ -35,61 +30,37 @@ ModelsContext = grpc.aio.ServicerContext[
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     """Serves one model."""
 
-    def __init__(
-        self,
-        model: ServedModel,
-        reader: RequestReader,
-        generator: Generator,
-        workers: Workers,
-        *,
-        max_request_s: float,
-        slow_reader_s: float,
-    ) -> None:
-        self._model = model
-        self._reader = reader
-        self._generator = generator
-        self._workers = workers
-        self._max_request_s = max_request_s
+    def __init__(self, inference: Inference, *, slow_reader_s: float) -> None:
+        self._inference = inference
         self._slow_reader_s = slow_reader_s
 
     async def StreamGenerate(
         self, request: inference_pb2.StreamGenerateRequest, context: StreamContext
     ) -> None:
-        async with errors_to_status(context):
-            resolved = await self._reader.read(request.request)
-            timeout_s = self._timeout_s(context.time_remaining())
-            writer = self._writer(resolved)
-            async with (
-                aclosing(self._generator.replies(resolved, timeout_s)) as replies,
-                patient_write(context, self._slow_reader_s) as write,
-            ):
-                async for reply in replies:
-                    message = writer.message(reply)
-                    if message is not None:
-                        await write(message)
+        caller = _caller(context.time_remaining())
+        async with (
+            errors_to_status(context),
+            aclosing(self._inference.stream(request.request, caller)) as messages,
+            patient_write(context, self._slow_reader_s) as write,
+        ):
+            async for message in messages:
+                await write(message)
 
     async def Generate(
         self, request: inference_pb2.GenerateRequest, context: UnaryContext
     ) -> inference_pb2.GenerateResponse:
-        messages: list[Response] = []
+        response = inference_pb2.GenerateResponse()
         async with errors_to_status(context):
-            resolved = await self._reader.read(request)
-            timeout_s = self._timeout_s(context.time_remaining())
-            writer = self._writer(resolved)
-            async with aclosing(self._generator.replies(resolved, timeout_s)) as replies:
-                async for reply in replies:
-                    message = writer.message(reply)
-                    if message is not None:
-                        messages.append(message)
-        return join(messages, self._model.name)
+            caller = _caller(context.time_remaining())
+            response = await self._inference.generate(request, caller)
+        return response
 
     async def Tokenize(
         self, request: inference_pb2.TokenizeRequest, context: TokenizeContext
     ) -> inference_pb2.TokenizeResponse:
         response = inference_pb2.TokenizeResponse()
         async with errors_to_status(context):
-            self._reader.check_model(request.model)
-            response.token_ids.extend(await self._reader.tokenize(request))
+            response.token_ids.extend(await self._inference.tokenize(request))
         return response
 
     async def GetModel(
@@ -97,34 +68,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     ) -> inference_pb2.GetModelResponse:
         response = inference_pb2.GetModelResponse()
         async with errors_to_status(context):
-            self._reader.check_model(request.model)
-            workers = self._workers
-            format = self._model.tool_call_format
-            response = inference_pb2.GetModelResponse(
-                model=self._model.name,
-                max_context_tokens=workers.context_of(self._model.max_context_tokens),
-                vocab_size=self._model.vocab_size,
-                eos_token_ids=self._model.eos_token_ids,
-                block_size=workers.block_size or 0,
-                default_sampling=sampling_to_proto(
-                    SamplingParams(**self._model.sampling_defaults)  # type: ignore[arg-type]
-                ),
-                tool_call_format=format.name if format else "",
-            )
+            response = self._inference.get_model(request.model)
         return response
 
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: ModelsContext
     ) -> inference_pb2.ListModelsResponse:
-        return inference_pb2.ListModelsResponse(models=[self._model.name])
+        return inference_pb2.ListModelsResponse(models=self._inference.list_models())
 
-    def _timeout_s(self, remaining_s: float | None) -> float:
-        return min(math.inf if remaining_s is None else remaining_s, self._max_request_s)
 
-    def _writer(self, request: Request) -> ReplyWriter:
-        return ReplyWriter(
-            request.request_id,
-            self._model.name,
-            text=request.include_text,
-            token_ids=request.include_token_ids,
-        )
+def _caller(remaining_s: float | None) -> Caller:
+    return Caller(protocol="grpc", remaining_s=math.inf if remaining_s is None else remaining_s)

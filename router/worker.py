@@ -18,6 +18,7 @@ from octavo.internal.v1alpha1.worker_pb2 import (
     PrefillRequest,
     PrefillResponse,
 )
+from octavo.router.adapter import AdapterFacts
 from octavo.router.leg_call import LegCall, Listener, OwnCall
 from octavo.router.many_calls import ManyCalls
 
@@ -101,6 +102,7 @@ class Worker:
         self.ref = worker_pb2.WorkerRef(
             worker_id=facts.worker_id, address=facts.address, epoch=facts.epoch
         )
+        self.channel = channel
         self._prefill_stub = worker_pb2_grpc.PrefillServiceStub(channel)
         self._decode_stub = worker_pb2_grpc.DecodeServiceStub(channel)
         self._prefills = ManyCalls[PrefillRequest, PrefillResponse](
@@ -110,7 +112,9 @@ class Worker:
             self._decode_stub.DecodeMany, DecodeManyRequest
         )
         self.load = load
+        self.adapters = _adapters_of(load)
         self.is_stuck = False
+        self.has_refused = False  # it drains, and no load sample may have said so yet
         self._last_step_at = self._last_sample_at = time.monotonic()
         self._legs: set[Leg] = set()
         self._unreported: set[Leg] = set()  # sent here, and no load sample has counted them yet
@@ -125,7 +129,11 @@ class Worker:
 
     @property
     def takes_work(self) -> bool:
-        return not (self.is_stuck or self.load.is_draining)
+        return not (self.is_stuck or self.has_refused or self.load.is_draining)
+
+    def holds(self, adapter: AdapterFacts | None) -> bool:
+        """Whether requests for it can run here; None: for the model as it is."""
+        return adapter is None or adapter in self.adapters
 
     @property
     def num_sequences(self) -> int:
@@ -174,6 +182,7 @@ class Worker:
         now = self._last_sample_at = time.monotonic()
         has_stepped = load.steps != self.load.steps
         self.load = load
+        self.adapters = _adapters_of(load)
         self._gone = LegSums()
         if has_stepped or not self._has_work:
             self._last_step_at = now
@@ -235,3 +244,7 @@ class Worker:
     def _has_work(self) -> bool:
         # A live worker steps, if only to show that it lives, as long as it has any sequence.
         return self.load.running_sequences + self.load.waiting_sequences > 0
+
+
+def _adapters_of(load: worker_pb2.WatchLoadResponse) -> frozenset[AdapterFacts]:
+    return frozenset(map(AdapterFacts.of, load.adapters))

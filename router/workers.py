@@ -13,6 +13,7 @@ from functools import partial
 
 from octavo.router.connection import Connection, WorkerRefused
 from octavo.router.worker import Role, Worker
+from octavo.rpc.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +28,13 @@ class Workers:
         model_fingerprint: str | None,
         load_interval_s: float,
         stuck_after_s: float,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._vocab_size = vocab_size
         self._model_fingerprint = model_fingerprint
         self._load_interval_s = load_interval_s
         self._stuck_after_s = stuck_after_s
+        self._tls = tls
         self._wanted: dict[str, frozenset[str]] = {}  # by source
         self._connections: dict[str, asyncio.Task[None]] = {}  # by address
         self._by_id: dict[str, Worker] = {}
@@ -49,6 +52,11 @@ class Workers:
         return self._with_role(Role.DECODE)
 
     @property
+    def connected(self) -> list[Worker]:
+        """All, whether they take requests or not."""
+        return list(self._by_id.values())
+
+    @property
     def is_ready(self) -> bool:
         return bool(self.prefills and self.decodes)
 
@@ -64,7 +72,8 @@ class Workers:
 
     @property
     def changed(self) -> asyncio.Event:
-        """Set once a worker joins, leaves, drains or is stuck; take it before you look."""
+        """Set once a worker joins, leaves, drains, is stuck or has other adapters; take it before
+        you look."""
         return self._changed
 
     def tell_change(self) -> None:
@@ -72,6 +81,11 @@ class Workers:
         self._by_role.clear()
         waited_for, self._changed = self._changed, asyncio.Event()
         waited_for.set()
+
+    def drains(self, worker: Worker) -> None:
+        """A worker refused a request since it drains: ask it no more."""
+        worker.has_refused = True
+        self.tell_change()
 
     def named(self, worker_id: str) -> Worker:
         """The connected worker of this id; KeyError if it is gone."""
@@ -141,6 +155,7 @@ class Workers:
             is_wanted=self._is_wanted,
             load_interval_s=self._load_interval_s,
             stuck_after_s=self._stuck_after_s,
+            tls=self._tls,
         )
         task = asyncio.create_task(connection.run(), name=f"connection to {address}")
         self._connections[address] = task

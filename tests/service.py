@@ -55,6 +55,7 @@ class Service(Deployment):
 
     run_dir: Path
     process: asyncio.subprocess.Process
+    http_address: str
 
     def worker_addresses(self, role: str) -> list[str]:
         return [f"unix:{path}" for path in sorted(self.run_dir.glob(f"{role}-*.sock"))]
@@ -100,13 +101,14 @@ async def running_service(
     model: Path, *flags: str, env: dict[str, str] | None = None, timeout_s: float = 120
 ) -> AsyncIterator[Service]:
     """`octavo up --model MODEL FLAGS...`, ready to answer."""
-    address = free_address()
+    address, http_address = free_address(), free_address()
     with tempfile.TemporaryDirectory(prefix="octavo-test-") as folder:
-        arguments = ["--model", str(model), "--address", address, "--run-dir", folder, *flags]
+        arguments = ["--model", str(model), "--address", address, "--run-dir", folder]
+        arguments += ["--http-address", http_address, *flags]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "octavo.cli.app", "up", *arguments, env=os.environ | (env or {})
         )
-        service = Service(address, Path(folder), process)
+        service = Service(address, Path(folder), process, http_address)
         try:
             async with asyncio.timeout(timeout_s):
                 await wait_until_serving(address, process, service.logs)

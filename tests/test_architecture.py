@@ -9,22 +9,31 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 WIRE = {"inference", "internal", "rpc", "sampling_params", "token_logprobs", "block_key"}
-SERVICE = WIRE | {"registry", "config", "checkpoint"}
+SERVICE = WIRE | {"registry", "config", "checkpoint", "logs"}
 MAY_IMPORT = {
     "kernels": set[str](),
     "octavo/checkpoint": {"demo"},
-    "octavo/engine": {"kernels", "checkpoint", "sampling_params", "token_logprobs", "block_key"},
+    "octavo/engine": {
+        "kernels",
+        "checkpoint",
+        "grammar",
+        "sampling_params",
+        "token_logprobs",
+        "block_key",
+    },
+    "octavo/grammar": {"text"},
     "octavo/text": {"sampling_params"},
     "octavo/registry": {"block_key"},
-    "octavo/rpc": {"inference", "internal", "sampling_params", "token_logprobs"},
+    "octavo/rpc": {"inference", "internal", "sampling_params", "token_logprobs", "text"},
     "octavo/transfer": WIRE | {"engine"},
-    "router": SERVICE | {"text"},
-    "prefill_worker": SERVICE | {"engine", "transfer", "worker"},
-    "decode_worker": SERVICE | {"engine", "transfer", "worker"},
+    "router": SERVICE | {"grammar", "ranking", "text"},
+    "prefill_worker": SERVICE | {"engine", "grammar", "transfer", "worker"},
+    "decode_worker": SERVICE | {"engine", "grammar", "transfer", "worker"},
 }
 FOREIGN = {
     "kernels": {"grpc", "google", "redis", "transformers"},
     "octavo/engine": {"grpc", "google", "redis"},
+    "octavo/grammar": {"grpc", "google", "redis", "torch", "transformers"},
     "octavo/text": {"grpc", "google", "redis", "torch"},
     "octavo/registry": {"grpc", "google", "torch"},
     "octavo/rpc": {"redis", "torch"},

@@ -54,3 +54,8 @@ def test_keys_are_equal_in_another_process_whatever_its_hash_seed() -> None:
 def test_prompt_digest_covers_the_last_partial_block() -> None:
     assert prompt_digest(GROUP, [1, 2, 3]) != prompt_digest(GROUP, [1, 2, 4])
     assert len(prompt_digest(GROUP, [1])) == 16
+
+
+def test_prompt_digest_covers_the_adapter() -> None:
+    digests = {prompt_digest(GROUP, [1, 2], adapter) for adapter in ("", "a", "b", "ab")}
+    assert len(digests) == 4 and prompt_digest(GROUP, [1, 2]) in digests

@@ -25,7 +25,7 @@ def rows() -> dict[str, list[str]]:
 def test_every_field_has_a_row_and_every_row_is_a_field() -> None:
     names = {
         field.name
-        for message in ("GenerateRequest", "SamplingParams", "OutputOptions")
+        for message in ("GenerateRequest", "SamplingParams", "BeamSearch", "OutputOptions")
         for field in getattr(inference_pb2, message).DESCRIPTOR.fields
     }
     assert rows().keys() == names

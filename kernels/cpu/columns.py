@@ -6,13 +6,15 @@
 
 K and V enter as single elements that are spread over the lanes. An element has four bytes: a
 float32, or with *pairs* two neighbours in bfloat16 (of K and Q along width, of V and the weights
-along tokens), which AVX512-BF16 multiplies and adds in one instruction.
+along tokens), which AVX512-BF16 multiplies and adds in one instruction. The kind of *integers* has
+pairs of 16-bit integers, whose sums of 32 bits are scaled as they are stored (integer_rows.py).
 """
 
 from llvmlite import ir
 from numba.core import cgutils, types
 
 from octavo.kernels.cpu import lanes, registers
+from octavo.kernels.cpu.integer_dot import dot_integers, pair_integers, to_float
 from octavo.kernels.cpu.jit import intrinsic
 from octavo.kernels.cpu.lanes import F32, I64, LANES
 from octavo.kernels.cpu.pair_dot import dot_pairs
@@ -27,6 +29,8 @@ def _multiply_add(builder, kind, a, b, c):
     """a * b + c in every lane; for pairs both products are added."""
     if kind == types.float32:
         return registers.fma(builder, a, b, c)
+    if kind == types.int32:
+        return dot_integers(builder, a, b, c)
     return dot_pairs(builder, a, b, c)
 
 
@@ -42,7 +46,22 @@ def _product(kind, is_transposed):
 
     a: [num_rows, depth] with `stride` elements from row to row, or [depth, num_rows]; num_rows is a
     multiple of 16; b: [depth, 16 * vectors]; c: [num_rows, 16 * vectors]; factors: [16 * vectors].
+    Of integers, c = (a x b) * factors [num_rows], or c = c * factors + (a^T x b) * gains, which
+    are [16 * vectors] and follow the factors.
     """
+    are_integers = kind == types.int32
+
+    def finish(builder, args, size, row, column, place, total):
+        """What becomes of a register of sums of integers."""
+        factors = args[8]
+        total = to_float(builder, total)
+        if not is_transposed:
+            scale = builder.load(lanes.pointer(builder, factors, row, 4, F32))
+            return builder.fmul(total, registers.splat(builder, scale))
+        gain = registers.load(builder, factors, I64(size + column))
+        before = registers.load(builder, args[5], place)
+        before = builder.fmul(before, registers.load(builder, factors, I64(column)))
+        return registers.fma(builder, total, gain, before)
 
     def emit_part(builder, args, size, rows):
         """Rows of c by number; size: floats of a row."""
@@ -52,7 +71,7 @@ def _product(kind, is_transposed):
         sums = [cgutils.alloca_once(builder, REGISTER) for _ in places]
         for i, (place, s) in enumerate(zip(places, sums, strict=True)):
             start = ZERO
-            if is_transposed:
+            if is_transposed and not are_integers:
                 scale = registers.load(builder, factors, I64(columns[i % len(columns)]))
                 start = builder.fmul(registers.load(builder, c, place), scale)
             builder.store(start, s)
@@ -67,8 +86,12 @@ def _product(kind, is_transposed):
                 for other, s in zip(others, sums[i * len(columns) :], strict=False):
                     total = _multiply_add(builder, kind, spread, other, builder.load(s))
                     builder.store(total, s)
-        for place, s in zip(places, sums, strict=True):
-            registers.store(builder, c, place, builder.load(s))
+        for i, (place, s) in enumerate(zip(places, sums, strict=True)):
+            total = builder.load(s)
+            if are_integers:
+                row, column = divmod(i, len(columns))
+                total = finish(builder, args, size, rows[row], columns[column], place, total)
+            registers.store(builder, c, place, total)
 
     def emit(builder, args, count):
         with cgutils.for_range(builder, builder.udiv(args[3], I64(LANES))) as panel:
@@ -101,7 +124,7 @@ def add_columns(typing, kind, values, stride, width, weights, outputs, depth, ve
 
 @intrinsic
 def are_pairs(typing, kind):
-    """Whether elements are pairs of bfloat16: a constant that the compiler sees."""
+    """Whether elements are pairs of 16 bits: a constant that the compiler sees."""
 
     def generate(context, builder, signature, args):
         return ir.Constant(ir.IntType(1), int(kind != types.float32))
@@ -131,3 +154,9 @@ def pair(typing, first, second):
         return builder.bitcast(both, lanes.VECTOR)
 
     return vector(vector, vector), generate
+
+
+@intrinsic
+def pair_rounded(typing, first, second):
+    """Two vectors, ROUNDER added to each, as one of pairs of their nearest 16-bit integers."""
+    return vector(vector, vector), lambda context, builder, _, args: pair_integers(builder, *args)

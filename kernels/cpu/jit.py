@@ -80,6 +80,15 @@ def inlined(function: Callable[..., Any]) -> Any:
     )(function)
 
 
+def inlined_by_type(name: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """As `inlined`, with code chosen by types: the decorated function gets those of the arguments
+    of a call of `name`, and returns the function to be called. No other one is compiled, which the
+    CPU may have no instructions for.
+    """
+    options: Any = {"forceinline": True, "boundscheck": False, "error_model": "numpy"}
+    return extending.overload(name, jit_options=options)
+
+
 def intrinsic(function: Callable[..., Any]) -> Any:
     """An instruction of kernels, given as LLVM code; callable inside numba code only."""
     return extending.intrinsic(function)

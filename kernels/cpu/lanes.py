@@ -23,6 +23,8 @@ MEMORY = {types.float32: (VECTOR, 4), types.uint16: (SHORTS, 2), types.int16: (H
 
 # 2 ** f for |f| <= 1/2 as a Taylor polynomial of f * ln 2; the first term left out is below 6e-9.
 EXP2 = [math.log(2) ** k / math.factorial(k) for k in range(8)]
+# The same within 3e-6, a fifth of the last of 16 bits.
+EXP2_HALF = [1.0, 0.693124193, 0.240240986, 0.0559064254, 0.00958285325]
 # 2 ** f for 0 <= f < 1 within 9e-5, a twentieth of what rounding to bfloat16 changes; 2 ** 0 is 1.
 EXP2_SHORT = [1.0, 0.6951168, 0.22764482, 0.0770672]
 ROUNDER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low mantissa bits
@@ -55,6 +57,12 @@ def fma(builder, a, b, c):
     kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.fmuladd.v16f32")
     return builder.call(function, [a, b, c])
+
+
+def sqrt(builder, v):
+    kind = ir.FunctionType(VECTOR, [VECTOR])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.sqrt.v16f32")
+    return builder.call(function, [v])
 
 
 def pointer(builder, address, index, item_bytes, kind):
@@ -97,16 +105,16 @@ def copy_bytes(builder, destination, source, num_bytes):
     cgutils.raw_memcpy(builder, destination, source, num_bytes, 1)
 
 
-def exp2(builder, v):
+def exp2(builder, v, series=EXP2):
     """2 ** v; 0 below -127, so also for minus infinity; NaN stays NaN. v must be below 127."""
     small = builder.fcmp_ordered("olt", v, constant(-127.0))
     v = builder.select(small, constant(-127.0), v)
     shifted = builder.fadd(v, constant(ROUNDER + 127.0))
     whole = builder.fsub(shifted, constant(ROUNDER + 127.0))
     part = builder.fsub(v, whole)
-    value = constant(EXP2[7])
-    for k in range(6, -1, -1):
-        value = fma(builder, value, part, constant(EXP2[k]))
+    value = constant(series[-1])
+    for coefficient in reversed(series[:-1]):
+        value = fma(builder, value, part, constant(coefficient))
     power = builder.bitcast(builder.shl(builder.bitcast(shifted, WORDS), words(23)), VECTOR)
     return builder.fmul(value, power)
 

@@ -51,6 +51,15 @@ def write_i64(typing, address, index, value):
 
 
 @intrinsic
+def read_f32(typing, address, index):
+    def generate(context, builder, signature, args):
+        address, index = args
+        return builder.load(lanes.pointer(builder, address, index, 4, lanes.F32))
+
+    return types.float32(i64, i64), generate
+
+
+@intrinsic
 def write_f32(typing, address, index, value):
     def generate(context, builder, signature, args):
         address, index, value = args

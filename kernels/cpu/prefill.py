@@ -6,7 +6,7 @@
         for each block of 24 query rows (tokens x the heads that share this KV head)
           scores [24, 64] = Q x K^T     online softmax     output [24, head_dim] += weights x V
 
-This is for CPUs and dtypes without products of 16 bits; for the others see prefill_columns.py.
+This is for float32 and for CPUs without products of 16 bits; for others see prefill_columns.py.
 
 Tiles stand at multiples of 64 tokens, wherever a chunk begins: a row's result does not depend on
 how its prompt was cut. Slots that hold no token, or none in sight of the chunk, are never read.
@@ -181,7 +181,7 @@ def prefill_attention(
     """As `reference.prefill_attention`."""
     check_paged(query, kv_layer, block_tables, seq_lens)
     assert query_start.dtype == torch.int32 and query_start.is_contiguous()
-    kind = short_kind() if query.dtype == torch.bfloat16 else None
+    kind = short_kind(query.dtype)
     if kind is not None:
         return attend_prompts(
             kind, query, kv_layer, block_tables, seq_lens, query_start, scale, sliding_window

@@ -1,14 +1,15 @@
-"""Prefill attention in bfloat16 on CPUs that multiply it: a query row is a lane.
+"""Prefill attention in 16 bits by one kind of short_kind.py: a query row is a lane.
 
     for each sequence, KV head and span of query rows (tokens x the heads that share the KV head)
       queries   transposed once, in chunks of a few vectors of 16 rows
       for each tile of tokens in sight
-        pack    K as it is, V as the products want it, once for the span
+        pack    K and V as the products want them, once for the span    (short_tile.py)
         for each chunk: scores [tokens, rows], online softmax, outputs += V^T x weights
 
-Scores, maxima and sums are float32; weights are rounded to bfloat16 before they meet V. Tiles stand
-at multiples of their size, wherever a chunk begins, and parts of 32 tokens out of a chunk's sight
-are left out, which would add zeros: a row's result does not depend on how its prompt was cut.
+Scores, maxima and sums are float32; weights are rounded to bfloat16, or to integers, before they
+meet V. Tiles stand at multiples of their size, wherever a chunk begins, and parts of 32 tokens out
+of a chunk's sight are left out, which would add zeros: a row's result does not depend on how its
+prompt was cut.
 """
 
 import functools
@@ -18,7 +19,6 @@ import numpy as np
 import torch
 
 from octavo.kernels.cpu.column_softmax import NOTHING
-from octavo.kernels.cpu.columns import MAX_VECTORS
 from octavo.kernels.cpu.heads import LOG2_E, ZERO
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
@@ -31,48 +31,18 @@ from octavo.kernels.cpu.memory import (
     write_i32,
 )
 from octavo.kernels.cpu.paging import find_rows
-from octavo.kernels.cpu.pair_attention import attend_pairs, pair_tokens
 from octavo.kernels.cpu.prompt_rows import SPAN_UNIT, chunk_vectors, load_queries, save_outputs
-from octavo.kernels.cpu.short_kind import are_tiles, begin_products, end_products
+from octavo.kernels.cpu.short_kind import begin_products, end_products
+from octavo.kernels.cpu.short_tile import fold, pack, places, tile_bytes
 from octavo.kernels.cpu.sight import EVERYTHING, STEP, TILE
 from octavo.kernels.cpu.spans import find_run
 from octavo.kernels.cpu.team import Kernel, float_bits, mailbox, run
-from octavo.kernels.cpu.tile_attention import CHUNK, attend_tile
-from octavo.kernels.cpu.tile_rows import (
-    PAIR_WIDTH,
-    gather_rows,
-    transpose_rows,
-)
-from octavo.kernels.cpu.vector import (
-    FLOAT,
-    splat,
-    store,
-)
+from octavo.kernels.cpu.tile_attention import CHUNK
+from octavo.kernels.cpu.tile_rows import PAIR_WIDTH, gather_rows
+from octavo.kernels.cpu.vector import FLOAT, format_of, splat, store
 
-ITEM_FLOP = 5e8  # at most, about 1 ms; a core that is wanted back waits for an item
+ITEM_FLOP = 5e8  # at most, about 1 ms by tiles; a core that is wanted back waits for an item
 ITEMS = 8  # at least, for a team, where a span is long enough
-
-
-@inlined
-def _pack(kind, rows, width, num_tokens, values):
-    """values = V as the products want it, of rows [num_tokens, width]."""
-    if are_tiles(kind):
-        transpose_rows(rows, width, num_tokens, values, 2 * TILE)
-    else:
-        pair_tokens(rows, width, num_tokens, values)
-
-
-@inlined
-def _fold(kind, packed, rows, lanes, tile, width, scale, reach):
-    """Fold a packed tile into the softmax of rows first .. end - 1."""
-    keys, values, scores, weights = packed
-    if are_tiles(kind):
-        queries, outputs, positions, highest, total, _ = rows
-        chunks = (lanes[0] // CHUNK, (lanes[1] + CHUNK - 1) // CHUNK)
-        state = (queries, outputs, positions, highest, total)
-        attend_tile(packed, state, chunks, tile, width, scale, reach)
-    else:
-        attend_pairs((keys, values, scores), rows, lanes, tile, width, scale, reach)
 
 
 @inlined
@@ -88,9 +58,9 @@ def _rows_in_sight(kind, positions, count, tile, reach):
     return first, end, count
 
 
-@functools.lru_cache(typed=True)  # kinds are equal numbers of unequal types
-def prefill_kernel(kind: np.generic) -> Kernel:
-    """The kernel for bfloat16 by one kind of short_kind.py."""
+@functools.lru_cache(typed=True)  # kinds and formats are equal numbers of unequal types
+def prefill_kernel(kind: np.generic, format: np.generic) -> Kernel:
+    """The kernel for a format of 16 bits by one kind of short_kind.py."""
 
     def prefill(args, first_item, last_item):
         (
@@ -119,25 +89,20 @@ def prefill_kernel(kind: np.generic) -> Kernel:
         reach = window if window > 0 else EVERYTHING
         group = num_heads // num_kv_heads
         width = (size + PAIR_WIDTH - 1) // PAIR_WIDTH * PAIR_WIDTH
-        most = LANES * max(CHUNK // LANES, MAX_VECTORS)
-        num_bytes = span_rows * (6 * width + 4 * 4) + TILE * (6 * width + 4 * most + 4 * CHUNK)
+        num_bytes = span_rows * (6 * width + 4 * 4) + tile_bytes(width)
         num_bytes += 4 * LANES * (width + 1) + 8 * (2 * LANES + TILE) + 64
         borrowed = borrow(num_bytes)
         queries = (borrowed + 63) // 64 * 64  # a chunk after the other: [width / 2, rows] of pairs
         outputs = queries + 2 * span_rows * width  # a chunk after the other: [width, rows]
-        keys = outputs + 4 * span_rows * width  # [TILE, width]
-        values = keys + 2 * TILE * width  # as packed
-        rows = values + 2 * TILE * width  # [TILE, width], V before it is packed
-        scores = rows + 2 * TILE * width  # [TILE, most]
-        weights = scores + 4 * TILE * most  # [2, TILE / 2, CHUNK] of pairs, for tiles
-        scratch = weights + 4 * TILE * CHUNK  # [16, width] float32
+        packed = places(outputs + 4 * span_rows * width, width)
+        scratch = outputs + 4 * span_rows * width + tile_bytes(width)  # [16, width] float32
         positions = scratch + 4 * LANES * width  # [span_rows] int32
         highest = positions + 4 * span_rows  # [span_rows]
-        factors = highest + 4 * span_rows  # [span_rows]
+        factors = highest + 4 * span_rows  # [span_rows]; of integers, the rows' scales
         total = factors + 4 * span_rows  # [span_rows], and 16 more to read past the last
         addresses = total + 4 * (span_rows + LANES)  # [16] int64
         offsets = addresses + 8 * LANES  # [TILE + 16] int64
-        packed = (keys, values, scores, weights)
+        keys, rows = packed[0], packed[5]
         state = (queries, outputs, positions, highest, total, factors)
         begin_products(kind)
         s, before = 0, 0  # the item's sequence, and items of those before it
@@ -153,7 +118,8 @@ def prefill_kernel(kind: np.generic) -> Kernel:
             owned = (begin, count, group, size, width)
             source = query + start * query_token + head * group * query_head
             strides = (query_token, query_head)
-            load_queries(kind, source, strides, owned, addresses, scratch, queries)
+            loaded = (queries, factors)
+            load_queries((kind, format), source, strides, owned, addresses, scratch, loaded, scale)
             num_lanes = (count + CHUNK - 1) // CHUNK * CHUNK
             for r in range(num_lanes):
                 write_i32(positions, r, place + (begin + min(r, count - 1)) // group)
@@ -174,12 +140,13 @@ def prefill_kernel(kind: np.generic) -> Kernel:
                 find_rows(offsets, table, tile + sight[0], found, block_size, kv_strides)
                 gather_rows(base, offsets, sight, padded, keys, size, width)
                 gather_rows(base + kv_pair, offsets, sight, padded, rows, size, width)
-                _pack(kind, rows, width, padded, values)
+                pack(kind, format, packed, width, padded)
                 lanes = _rows_in_sight(kind, positions, count, tile, reach)
-                _fold(kind, packed, state, lanes, tile, width, scale, reach)
+                fold(kind, packed, state, lanes, tile, width, scale, reach)
             strides = (num_heads * size * 2, size * 2)
             target = out + start * strides[0] + head * group * strides[1]
-            save_outputs(kind, outputs, total, owned, addresses, scratch, target, strides)
+            kinds = (kind, format)
+            save_outputs(kinds, outputs, total, owned, addresses, scratch, target, strides)
         end_products(kind)
         give_back(borrowed)
 
@@ -206,13 +173,13 @@ def attend_prompts(
     sliding_window: int = 0,
     span_rows: int | None = None,
 ) -> torch.Tensor:
-    """As `reference.prefill_attention`, in bfloat16; scale is positive.
+    """As `reference.prefill_attention`, in 16 bits; scale is positive.
 
     Args:
         kind: of short_kind.py.
         span_rows: query rows of an item, a multiple of SPAN_UNIT; no result depends on it.
     """
-    assert query.dtype == torch.bfloat16 and scale > 0
+    assert query.dtype != torch.float32 and scale > 0
     _, num_heads, head_dim = query.shape
     _, _, num_kv_heads, block_size, _ = kv_layer.shape
     group = num_heads // num_kv_heads
@@ -223,7 +190,7 @@ def attend_prompts(
     out = torch.empty(query.shape, dtype=query.dtype)
     query_token, query_head, _ = query.stride()
     run(
-        prefill_kernel(kind),
+        prefill_kernel(kind, format_of(query.dtype)),
         (
             query.data_ptr(),
             query_token * 2,

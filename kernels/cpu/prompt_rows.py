@@ -1,4 +1,4 @@
-"""Query rows of a span of prompt as lanes in bfloat16: transposed in, and back out.
+"""Query rows of a span of prompt as lanes in 16 bits: transposed in, and back out.
 
 queries  [chunk][pair of dimensions][row]     a chunk has up to a few vectors of 16 rows
 outputs  [chunk][dimension][row]  -->  [token][head][dimension]
@@ -10,11 +10,12 @@ Row r of a span that begins with row `first` is head (first + r) % group of toke
 import numpy as np
 
 from octavo.kernels.cpu.columns import MAX_VECTORS
+from octavo.kernels.cpu.integer_rows import shorten_query
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
-from octavo.kernels.cpu.memory import write_i64
+from octavo.kernels.cpu.memory import write_f32, write_i64
 from octavo.kernels.cpu.panels import transpose
-from octavo.kernels.cpu.short_kind import SHORT, are_tiles
+from octavo.kernels.cpu.short_kind import are_integers, are_tiles
 from octavo.kernels.cpu.tile_attention import CHUNK
 from octavo.kernels.cpu.tile_rows import clear_row, copy_row
 from octavo.kernels.cpu.vector import FLOAT, first_lane, load, mul, splat, store, store_some
@@ -31,11 +32,14 @@ def chunk_vectors(kind, lane, count):
 
 
 @inlined
-def load_queries(kind, source, strides, owned, addresses, scratch, queries):
+def load_queries(kinds, source, strides, owned, addresses, scratch, target, scale):
     """queries[chunk][pair of dimensions][row]; rows past the last are zeros.
 
-    source: the span's KV head and token 0; owned: (first row, rows, heads, head_dim, width).
+    kinds: (kind, format); source: the span's KV head and token 0; owned: (first row, rows, heads,
+    head_dim, width); target: (queries, for integers the scales of rows' scores).
     """
+    kind, format = kinds
+    queries, scales = target
     first, count, group, size, width = owned
     depth = width // 2
     lane = 0
@@ -51,15 +55,18 @@ def load_queries(kind, source, strides, owned, addresses, scratch, queries):
                     copy_row(source + token * strides[0] + h * strides[1], row, size, width)
                 else:
                     clear_row(row, width)
-            target = queries + 4 * (lane * depth + vec * LANES)
+                if are_integers(kind):
+                    write_f32(scales, r, scale * shorten_query(format, row, width))
+            place = queries + 4 * (lane * depth + vec * LANES)
             for i in range(0, depth, LANES):
-                transpose(FLOAT, addresses, i, target + 4 * i * vectors * LANES, vectors * LANES)
+                transpose(FLOAT, addresses, i, place + 4 * i * vectors * LANES, vectors * LANES)
         lane += vectors * LANES
 
 
 @inlined
-def save_outputs(kind, outputs, total, owned, addresses, scratch, out, strides):
+def save_outputs(kinds, outputs, total, owned, addresses, scratch, out, strides):
     """The rows' weighted means to out, of the span's KV head and token 0."""
+    kind, format = kinds
     first, count, group, size, width = owned
     whole = size // LANES * LANES
     lane = 0
@@ -78,8 +85,8 @@ def save_outputs(kind, outputs, total, owned, addresses, scratch, out, strides):
                 target = out + token * strides[0] + h * strides[1]
                 row = scratch + 4 * j * width
                 for i in range(0, whole, LANES):
-                    store(SHORT, target, i, mul(load(FLOAT, row, i), inverse))
+                    store(format, target, i, mul(load(FLOAT, row, i), inverse))
                 if whole < size:
                     rest = mul(load(FLOAT, row, whole), inverse)
-                    store_some(SHORT, target, whole, size - whole, rest)
+                    store_some(format, target, whole, size - whole, rest)
         lane += vectors * LANES

@@ -7,11 +7,12 @@ outputs  [chunk][dimension][row]  -->  partials [sequence][head][head_width]  (h
 
 from octavo.kernels.cpu.columns import MAX_VECTORS, are_pairs
 from octavo.kernels.cpu.heads import ZERO, copy_head, head_width, load_query, merge_head
+from octavo.kernels.cpu.integer_rows import shorten_query
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
-from octavo.kernels.cpu.memory import copy_bytes, read_i32, write_i64
+from octavo.kernels.cpu.memory import copy_bytes, read_i32, write_f32, write_i64
 from octavo.kernels.cpu.panels import transpose
-from octavo.kernels.cpu.short_kind import are_tiles
+from octavo.kernels.cpu.short_kind import are_integers, are_tiles
 from octavo.kernels.cpu.tile_attention import CHUNK
 from octavo.kernels.cpu.vector import FLOAT, first_lane, load, splat, store
 
@@ -36,10 +37,11 @@ def load_queries(
     owned,  # (first row, number of rows, heads of each member, head_dim, width, bytes per element)
     addresses,  # [16] int64
     scratch,
-    queries,
+    target,  # (queries, for integers the scales of rows' scores)
     scale,
 ):
     """queries[chunk][dimension][row] = query, scaled unless elements are pairs; no row, zero."""
+    queries, scales = target
     first, count, heads, size, width, item_bytes = owned
     depth = width // 2 if are_pairs(kind) else width
     lane = 0
@@ -60,9 +62,11 @@ def load_queries(
                         copy_bytes(row, source, size * item_bytes)
                     else:
                         load_query(format, source, row, size, scale)
-            target = queries + 4 * (lane * depth + vec * LANES)
+                if are_integers(kind):
+                    write_f32(scales, r, scale * shorten_query(format, row, width))
+            chunk = queries + 4 * (lane * depth + vec * LANES)
             for i in range(0, depth, LANES):
-                place = target + 4 * i * vectors * LANES
+                place = chunk + 4 * i * vectors * LANES
                 transpose(FLOAT, addresses, i, place, vectors * LANES)
         lane += vectors * LANES
 

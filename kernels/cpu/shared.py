@@ -9,9 +9,10 @@
       put every row's unfinished softmax aside, merged with what an outer group put there
     decode.py     each sequence resumes there and goes on over its own tokens alone
 
-bfloat16 is multiplied by the CPU's matrix tiles where it has them (shared_tiles.py). In bfloat16,
-weights are rounded to it before they meet V, where the CPU multiplies pairs; sums and maxima are
-float32. A row depends on where its groups begin and end, not on who else is in them.
+Numbers of 16 bits are multiplied by the CPU's matrix tiles, or as integers where it multiplies
+those best (shared_short.py). Where it multiplies pairs of bfloat16, weights are rounded to it
+before they meet V; sums and maxima are float32. A row depends on where its groups begin and end,
+not on who else is in them.
 """
 
 from itertools import pairwise
@@ -19,7 +20,6 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from octavo.kernels.cpu import amx
 from octavo.kernels.cpu.column_softmax import softmax_columns
 from octavo.kernels.cpu.columns import (
     MAX_VECTORS,
@@ -42,7 +42,8 @@ from octavo.kernels.cpu.packed import TILE, copy_pairs, copy_rows, pair_rows
 from octavo.kernels.cpu.paging import check_paged, find_rows
 from octavo.kernels.cpu.pair_dot import HAS_PAIRS
 from octavo.kernels.cpu.query_columns import chunk_vectors, load_queries, save_outputs
-from octavo.kernels.cpu.shared_tiles import attend_shared_tiles
+from octavo.kernels.cpu.shared_short import shared_kernel
+from octavo.kernels.cpu.short_kind import PAIRS, TILES, short_kind
 from octavo.kernels.cpu.softmax import MINUS_INFINITY
 from octavo.kernels.cpu.spans import find_run
 from octavo.kernels.cpu.team import float_bits, kernel_per_format, mailbox, run
@@ -52,9 +53,10 @@ from octavo.kernels.prefix_groups import PrefixGroups
 
 PAIR_WIDTH = 2 * LANES  # head_dim is padded to a multiple of this
 SPAN = 3 * LANES  # rows of an item
-MIN_TILE_SPAN = 3 * CHUNK  # by tiles: packing K and V costs about as much as three chunks
-MAX_TILE_SPAN = 24 * CHUNK
-ITEM_FLOP = 5e8  # at most, about 1 ms by tiles; a core that is wanted back waits for an item
+MIN_CHUNKS = 3  # of an item in 16 bits: packing K and V costs about as much by tiles
+MAX_ROWS = 768
+# At most, about 1 ms of each kind; a core that is wanted back waits for an item.
+ITEM_FLOP = 5e8, 1.2e8
 ITEMS = 8  # at least, for a team, where there are rows enough
 
 
@@ -131,7 +133,7 @@ def _attend_shared(format):
                 owned,
                 rows,
                 scratch,
-                queries,
+                (queries, 0),
                 scale,
             )
             for i in range(0, (count + LANES - 1) // LANES * LANES, LANES):
@@ -190,14 +192,15 @@ def _attend_tile(kind, queries, keys, values, scores, outputs, state, sizes, sca
         lane += vectors * LANES
 
 
-def _tile_span(groups: PrefixGroups, num_heads: int, shape: torch.Size) -> int:
-    """Rows of an item by tiles: many, as K and V are packed for each, but soon done."""
+def _short_span(kind: np.generic, groups: PrefixGroups, num_heads: int, shape: torch.Size) -> int:
+    """Rows of an item in 16 bits: many, as K and V are packed for each, but soon done."""
     _, _, num_kv_heads, block_size, head_dim = shape
-    most = ITEM_FLOP / (4 * head_dim * max(1, groups.max_blocks * block_size))
-    most = min(most, MAX_TILE_SPAN)
+    chunk, item_flop = (CHUNK, ITEM_FLOP[0]) if kind is TILES else (LANES, ITEM_FLOP[1])
+    most = item_flop / (4 * head_dim * max(1, groups.max_blocks * block_size))
+    most = min(most, MAX_ROWS)
     if mailbox() != 0:
-        most = min(most, max(MIN_TILE_SPAN, groups.max_members * num_heads / ITEMS))
-    return CHUNK * max(1, int(most) // CHUNK)
+        most = min(most, max(MIN_CHUNKS * chunk, groups.max_members * num_heads / ITEMS))
+    return chunk * max(1, int(most) // chunk)
 
 
 def _level_items(groups: PrefixGroups, heads: int, span_rows: int) -> list[tuple[int, int]]:
@@ -233,8 +236,10 @@ def grouped_decode_attention(
     width = -(-head_dim // LANES) * LANES
     partials = torch.empty((num_seqs, num_heads, width + 2 * LANES), dtype=torch.float32)
     kernel, span_rows = _attend_shared(query.dtype), SPAN
-    if query.dtype == torch.bfloat16 and amx.HAS_AMX_BF16:
-        kernel, span_rows = attend_shared_tiles, _tile_span(groups, num_heads, kv_layer.shape)
+    kind = short_kind(query.dtype)
+    if kind is not None and kind is not PAIRS:
+        kernel = shared_kernel(kind, format_of(query.dtype))
+        span_rows = _short_span(kind, groups, num_heads, kv_layer.shape)
     query_seq, query_head, _ = query.stride()
     lists = (groups.members, groups.group_start, groups.blocks, groups.levels)
     assert all(t.dtype == torch.int32 and t.is_contiguous() for t in lists)

@@ -1,7 +1,9 @@
-"""By which instructions attention multiplies bfloat16 on this CPU, with one query row in each lane.
+"""By which instructions attention multiplies 16 bits on this CPU, with one query row in each lane.
 
-    tiles   the CPU's matrix unit                     (tile_attention.py)
-    pairs   dot products of two neighbours in lanes   (pair_attention.py)
+    tiles      the CPU's matrix unit, bfloat16                     (tile_attention.py)
+    pairs      dot products of two bfloat16 neighbours in lanes    (pair_attention.py)
+    integers   the same of 16-bit integers, to which rows of       (integer_attention.py)
+               bfloat16 or float16 are scaled
 
 A kind is a numpy scalar that only lends its type, as the formats of vector.py do.
 """
@@ -12,6 +14,7 @@ from llvmlite import ir
 from numba.core import types
 
 from octavo.kernels.cpu import amx
+from octavo.kernels.cpu.integer_dot import HAS_INTEGERS
 from octavo.kernels.cpu.jit import inlined, intrinsic
 from octavo.kernels.cpu.pair_dot import HAS_PAIRS
 from octavo.kernels.cpu.vector import format_of
@@ -19,13 +22,16 @@ from octavo.kernels.cpu.vector import format_of
 SHORT = format_of(torch.bfloat16)
 PAIRS = SHORT
 TILES = np.uint8(0)
+INTEGERS = np.int32(0)
 
 
-def short_kind() -> np.generic | None:
-    """The fastest kind this CPU has; None where it multiplies float32 alone."""
-    if not HAS_PAIRS:
+def short_kind(dtype: torch.dtype) -> np.generic | None:
+    """The fastest kind this CPU has for a dtype; None where it multiplies float32 alone."""
+    if dtype == torch.float32:
         return None
-    return TILES if amx.HAS_AMX_BF16 else PAIRS
+    if dtype == torch.bfloat16 and HAS_PAIRS:
+        return TILES if amx.HAS_AMX_BF16 else PAIRS
+    return INTEGERS if HAS_INTEGERS else None
 
 
 @intrinsic
@@ -34,6 +40,16 @@ def are_tiles(typing, kind):
 
     def generate(context, builder, signature, args):
         return ir.Constant(ir.IntType(1), int(kind == types.uint8))
+
+    return types.boolean(kind), generate
+
+
+@intrinsic
+def are_integers(typing, kind):
+    """As `are_tiles`."""
+
+    def generate(context, builder, signature, args):
+        return ir.Constant(ir.IntType(1), int(kind == types.int32))
 
     return types.boolean(kind), generate
 

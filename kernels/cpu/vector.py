@@ -92,6 +92,11 @@ def div(typing, a, b):
 
 
 @intrinsic
+def sqrt(typing, a):
+    return vector(vector), _emit(lanes.sqrt)
+
+
+@intrinsic
 def fma(typing, a, b, c):
     """a * b + c."""
     return vector(vector, vector, vector), _emit(lanes.fma)
@@ -116,6 +121,12 @@ def raised(typing, a, b, slack):
 @intrinsic
 def exp2(typing, a):
     return vector(vector), _emit(lanes.exp2)
+
+
+@intrinsic
+def exp2_half(typing, a):
+    """2 ** a as `exp2`, to 16 bits."""
+    return vector(vector), _emit(lambda builder, a: lanes.exp2(builder, a, lanes.EXP2_HALF))
 
 
 @intrinsic
@@ -146,6 +157,19 @@ def sum_lanes(typing, a):
         return lanes.fold(builder, a, builder.fadd)
 
     return f32(vector), _emit(make)
+
+
+@intrinsic
+def sum_rows(typing, address):
+    """The sums of sixteen float32 vectors that lie one after the other, one a lane."""
+
+    def make(builder, address):
+        sums = [lanes.load_floats(builder, address, I64(LANES * i)) for i in range(LANES)]
+        for width in (16, 8, 4, 2):
+            sums = lanes.add_neighbours(builder, sums, width)
+        return sums[0]
+
+    return vector(i64), _emit(make)
 
 
 @intrinsic

@@ -11,3 +11,7 @@ class ModelNotFound(CheckpointError):
 
 class UnsupportedModel(CheckpointError):
     """The model is sound, but asks for something that Octavo does not compute."""
+
+
+class UnsupportedAdapter(CheckpointError):
+    """A LoRA adapter is sound, but does not fit the model, the limits or what Octavo computes."""

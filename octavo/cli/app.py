@@ -8,6 +8,7 @@ import typer
 from octavo.cli import roles
 from octavo.cli.chat import chat
 from octavo.cli.generate import generate
+from octavo.cli.probe import probe
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,6 +24,19 @@ def up(
         str, typer.Option(envvar="OCTAVO_MODEL", help="Folder, GGUF file or hub id.")
     ] = "smollm2-135m-instruct",
     address: Annotated[str, typer.Option(help="Where clients connect.")] = "127.0.0.1:50051",
+    http_address: Annotated[
+        str | None,
+        typer.Option(
+            envvar="OCTAVO_HTTP_ADDRESS",
+            help="Where HTTP clients connect, or none. Default: 127.0.0.1:8000, if it is free.",
+        ),
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(envvar="OCTAVO_LOG_LEVEL", help="debug, info, warning or error.")
+    ] = "info",
+    log_format: Annotated[
+        str, typer.Option(envvar="OCTAVO_LOG_FORMAT", help="text or json, of the roles' logs.")
+    ] = "text",
     prefill_workers: Annotated[int, typer.Option(help="How many, 1 to 64.")] = 1,
     decode_workers: Annotated[int, typer.Option(help="How many, 1 to 64.")] = 1,
     routers: Annotated[
@@ -42,6 +56,13 @@ def up(
         str | None,
         typer.Option(envvar="OCTAVO_QUANTIZATION", help="int8, int4, gguf; default: none."),
     ] = None,
+    lora: Annotated[
+        list[str] | None, typer.Option(help="NAME=FOLDER of a LoRA adapter; repeat it.")
+    ] = None,
+    lora_root: Annotated[
+        Path | None,
+        typer.Option(envvar="OCTAVO_LORA_ROOT", help="LoadAdapter may load from below this."),
+    ] = None,
     transport: Annotated[str, typer.Option(help="auto, shared_memory or bytes.")] = "auto",
     lend_cores: Annotated[
         bool, typer.Option(help="On CPU, whether a worker with work uses the cores of idle ones.")
@@ -56,7 +77,10 @@ def up(
     """Start routers, workers and Redis on this machine; Ctrl-C ends everything."""
     import asyncio
 
+    from rich.markup import escape
+
     from octavo.checkpoint.errors import CheckpointError
+    from octavo.cli.addresses import HttpUnavailable
     from octavo.cli.display import console
     from octavo.cli.up import ChildDied, UpConfig, run_up
 
@@ -64,6 +88,9 @@ def up(
         config = UpConfig(
             model=model,
             address=address,
+            http_address=http_address,
+            log_level=log_level,
+            log_format=log_format,
             prefill_workers=prefill_workers,
             decode_workers=decode_workers,
             routers=routers,
@@ -73,6 +100,8 @@ def up(
             kv_dtype=kv_dtype,
             device=device,
             quantization=quantization,
+            lora=tuple(lora or ()),
+            lora_root=lora_root,
             transport=transport,
             lend_cores=lend_cores,
             run_dir=run_dir,
@@ -83,8 +112,9 @@ def up(
         raise typer.BadParameter(str(error)) from error
     try:
         asyncio.run(run_up(config, ask))
-    except (CheckpointError, ChildDied, OSError) as error:
-        console.print("[red]octavo could not run:[/]", str(error), soft_wrap=True, highlight=False)
+    except (CheckpointError, ChildDied, HttpUnavailable, OSError) as error:
+        why = escape(str(error))
+        console.print("[red]octavo could not run:[/]", why, soft_wrap=True, highlight=False)
         raise typer.Exit(1) from error
 
 
@@ -100,6 +130,7 @@ def fetch_demo() -> None:
 
 app.command()(generate)
 app.command()(chat)
+app.command()(probe)
 roles.register(app)
 
 

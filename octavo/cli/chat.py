@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from octavo.cli.connect import Address, ApiKey, CaFile, Tls, connect
 from octavo.cli.failure import advice, exit_with
 from octavo.cli.generate import summary
 from octavo.client import Client, OctavoError, RequestFields
@@ -54,10 +55,12 @@ class Conversation:
 
 
 def chat(
-    address: Annotated[
-        str, typer.Option(envvar="OCTAVO_ADDRESS", help="Where the service listens.")
-    ] = "127.0.0.1:50051",
+    address: Address = "127.0.0.1:50051",
+    api_key: ApiKey = None,
+    tls: Tls = False,
+    ca_file: CaFile = None,
     model: Annotated[str, typer.Option(help="Default: the only one served.")] = "",
+    lora_adapter: Annotated[str, typer.Option(help="A loaded LoRA adapter; default: none.")] = "",
     system: Annotated[str | None, typer.Option(help="How the model should behave.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of one answer at most.")] = 512,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
@@ -67,11 +70,13 @@ def chat(
     """Talk with a running service. /reset starts anew, /exit leaves, Ctrl-C ends an answer."""
     console = Console()
     fields = RequestFields(model=model, max_tokens=max_tokens)
+    if lora_adapter:
+        fields["lora_adapter"] = lora_adapter
     if temperature is not None:
         fields["temperature"] = temperature
     if seed is not None:
         fields["seed"] = seed
-    with Client(address) as client:
+    with connect(address, api_key, tls, ca_file) as client:
         try:
             served = client.get_model(model, timeout_s=10)
         except OctavoError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from octavo.checkpoint.resolve import resolve_model
 from octavo.cli.child import Child
 from octavo.client import AsyncClient
 from octavo.engine.core_set import format_cores
+from octavo.router.config import NO_ADDRESS
 
 POLL_S = 0.05
 SERVICE = "octavo.inference.v1.InferenceService"
@@ -70,7 +72,7 @@ async def _wait_until_serving(address: str, service: str) -> None:
             await asyncio.sleep(POLL_S)
 
 
-def show_ready(title: str, children: list[Child], redis_url: str | None) -> None:
+def show_ready(title: str, children: list[Child], redis_url: str | None, http_address: str) -> None:
     """A short table of what runs, and the next command."""
     table = Table(title=title)
     for heading in ("role", "pid", "cores", "log"):
@@ -79,12 +81,18 @@ def show_ready(title: str, children: list[Child], redis_url: str | None) -> None
         table.add_row(child.name, str(child.pid), format_cores(child.cores), str(child.log))
     table.add_row("redis", "", "", "none" if redis_url is None else redis_url.rpartition("@")[2])
     console.print(table)
+    if http_address != NO_ADDRESS:
+        scheme = "https" if "OCTAVO_TLS_CERT_FILE" in os.environ else "http"
+        console.print(f"OpenAI clients:  base_url {scheme}://{http_address}/v1", highlight=False)
     console.print('ask it:  octavo generate "What is a paged KV cache?"     end it:  Ctrl-C')
 
 
 async def answer(address: str, question: str) -> None:
-    """Stream one answer to standard output."""
-    async with AsyncClient(address) as client:
+    """Stream one answer to standard output.
+
+    address: one that is not encrypted; a key is asked for there, too.
+    """
+    async with AsyncClient(address, api_key=os.environ.get("OCTAVO_API_KEY")) as client:
         messages = [{"role": "user", "content": question}]
         # Small models ramble at temperature 1; a stranger's first answer should not.
         async for delta in client.stream(messages, max_tokens=200, temperature=0.2, top_p=0.9):

@@ -20,6 +20,8 @@ def advice(error: OctavoError, address: str) -> str:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         wait = "later" if error.retry_after_s is None else f"in {error.retry_after_s:g} s"
         return f"{error.message}; the service is busy, try again {wait}"
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        return f"{error.message}; give --api-key, or OCTAVO_API_KEY"
     if code is grpc.StatusCode.INTERNAL:
         return f"{error.message}; see the log of: octavo up"
     if "chat template" in error.message:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from octavo.cli.connect import Address, ApiKey, CaFile, Tls, connect
 from octavo.cli.failure import advice, exit_with
 from octavo.cli.tools import call_lines, read_tools
 from octavo.client import Client, Completion, OctavoError, Prompt, RequestFields
@@ -13,10 +14,12 @@ from octavo.client import Client, Completion, OctavoError, Prompt, RequestFields
 
 def generate(
     prompt: Annotated[str, typer.Argument(help='What to ask; "-" reads standard input.')],
-    address: Annotated[
-        str, typer.Option(envvar="OCTAVO_ADDRESS", help="Where the service listens.")
-    ] = "127.0.0.1:50051",
+    address: Address = "127.0.0.1:50051",
+    api_key: ApiKey = None,
+    tls: Tls = False,
+    ca_file: CaFile = None,
     model: Annotated[str, typer.Option(help="Default: the only one served.")] = "",
+    lora_adapter: Annotated[str, typer.Option(help="A loaded LoRA adapter; default: none.")] = "",
     max_tokens: Annotated[int | None, typer.Option(help="Output tokens at most.")] = None,
     min_tokens: Annotated[int | None, typer.Option(help="Output tokens at least.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
@@ -34,7 +37,18 @@ def generate(
     ] = None,
     bad_word: Annotated[list[str] | None, typer.Option(help="Shall not come; repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
+    n: Annotated[int | None, typer.Option("-n", help="Answers, 1 to 128; default 1.")] = None,
+    json_schema: Annotated[
+        typer.FileText | None, typer.Option(help="File with a schema that the answer follows.")
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="The whole answer matches it.")] = None,
+    choice: Annotated[
+        list[str] | None, typer.Option(help="The answer is this text or another; repeatable.")
+    ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Ends the output; repeatable.")] = None,
+    prompt_lookup: Annotated[
+        bool | None, typer.Option(help="Guess tokens from the text so far; default: if it pays.")
+    ] = None,
     chat: Annotated[
         bool, typer.Option("--chat/--raw", help="As a chat message, or as text to go on from.")
     ] = True,
@@ -48,6 +62,7 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     given = {
         "model": model or None,
+        "lora_adapter": lora_adapter or None,
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
         "temperature": temperature,
@@ -59,13 +74,20 @@ def generate(
         "repetition_penalty": repetition_penalty,
         "bad_words": bad_word or None,
         "seed": seed,
+        "n": n,
+        "json_schema": json_schema.read() if json_schema else None,
+        "regex": regex,
+        "choice": choice or None,
         "stop": stop or None,
+        "prompt_lookup": prompt_lookup,
         "tools": read_tools(tools) if tools else None,
     }
     fields = RequestFields(**{k: v for k, v in given.items() if v is not None})  # type: ignore[typeddict-item]
     message: Prompt = [{"role": "user", "content": text}] if chat else text
     try:
-        completion = _print_stream(address, message, fields, timeout_s)
+        show = _print_all if (n or 1) > 1 else _print_stream
+        with connect(address, api_key, tls, ca_file) as client:
+            completion = show(client, message, fields, timeout_s)
     except OctavoError as error:
         raise exit_with(advice(error, address)) from error
     except ValueError as error:
@@ -89,15 +111,25 @@ def summary(completion: Completion) -> str:
     )
 
 
+def _print_all(
+    client: Client, prompt: Prompt, fields: RequestFields, timeout_s: float | None
+) -> Completion:
+    """Print several answers, one behind the other, under their numbers."""
+    completion = client.generate(prompt, timeout_s=timeout_s, **fields)
+    for candidate in completion.candidates:
+        text = candidate.text
+        if candidate.tool_calls:
+            text += "\n" * bool(text) + call_lines(candidate.tool_calls)
+        sys.stdout.write(f"[{candidate.index}] {text}\n")
+    return completion
+
+
 def _print_stream(
-    address: str, prompt: Prompt, fields: RequestFields, timeout_s: float | None
+    client: Client, prompt: Prompt, fields: RequestFields, timeout_s: float | None
 ) -> Completion:
     has_printed = False
     try:
-        with (
-            Client(address) as client,
-            client.stream(prompt, timeout_s=timeout_s, **fields) as stream,
-        ):
+        with client.stream(prompt, timeout_s=timeout_s, **fields) as stream:
             for delta in stream:
                 text = delta.text
                 if delta.tool_calls:

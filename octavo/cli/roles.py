@@ -1,13 +1,12 @@
 """`octavo router | prefill-worker | decode-worker`: one role each, every setting an option."""
 
 import asyncio
-import logging
-import sys
 
 import typer
 
 from octavo.cli.options import command_for
 from octavo.decode_worker.config import DecodeConfig
+from octavo.logs import log_to_stderr
 from octavo.prefill_worker.config import PrefillConfig
 from octavo.router.config import RouterConfig
 
@@ -16,7 +15,7 @@ def run_router(config: RouterConfig) -> None:
     """Take requests and send each to a prefill and a decode worker."""
     from octavo.router.server import serve
 
-    log_to_stderr()
+    log_to_stderr(config.log_level, config.log_format)
     asyncio.run(serve(config))
 
 
@@ -24,7 +23,7 @@ def run_prefill_worker(config: PrefillConfig) -> None:
     """Compute prompts and hand their KV to decode workers."""
     from octavo.prefill_worker.server import serve
 
-    log_to_stderr()
+    log_to_stderr(config.log_level, config.log_format)
     asyncio.run(serve(config))
 
 
@@ -32,17 +31,8 @@ def run_decode_worker(config: DecodeConfig) -> None:
     """Pull prompts' KV and decode in one running batch."""
     from octavo.decode_worker.server import serve
 
-    log_to_stderr()
+    log_to_stderr(config.log_level, config.log_format)
     asyncio.run(serve(config))
-
-
-def log_to_stderr() -> None:
-    """One line an event, on standard error."""
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
 
 
 def register(app: typer.Typer) -> None:

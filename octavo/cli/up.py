@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -22,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from octavo.checkpoint.adapter_config import parse_adapters
+from octavo.cli.addresses import check_free, choose_http_address, socket_address
 from octavo.cli.child import Child
 from octavo.cli.display import answer, console, prepare_model, show_ready, wait_until_ready
 from octavo.cli.gpus import count_gpus, gpu_environment
@@ -33,8 +34,10 @@ from octavo.engine.core_set import (
     share_cores,
     usable_cores,
 )
+from octavo.logs import check_log_settings
 from octavo.registry.embedded import EmbeddedRedis
 from octavo.registry.errors import EmbeddedRedisUnavailable
+from octavo.router.config import NO_ADDRESS, check_address
 
 CORE_BOARD = "cores.board"
 STOP_S = 5.0  # after its grace a role ends by itself; then it is killed
@@ -60,11 +63,20 @@ class UpConfig:
     start_timeout_s: float
     grace_s: float
     routers: int = 1
+    lora: tuple[str, ...] = ()  # NAME=FOLDER
+    lora_root: Path | None = None
+    http_address: str | None = None  # None: where it is usual, if that is free
+    log_level: str = "info"
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
+        check_log_settings(self.log_level, self.log_format)
         for name, most in (("prefill_workers", 64), ("decode_workers", 64), ("routers", 16)):
             if not 1 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be 1 to {most}, got {getattr(self, name)}")
+        parse_adapters(self.lora)
+        if self.http_address not in (None, NO_ADDRESS):
+            check_address(str(self.http_address))
         if self.routers > 1 and self.address.startswith("unix:"):
             raise ValueError(f"routers must be 1 at {self.address}: only a port can be shared")
 
@@ -87,9 +99,10 @@ async def run_up(config: UpConfig, question: str | None) -> None:
         resolved = time.perf_counter()
         if config.routers > 1:
             check_free(config.address)
+        http_address = choose_http_address(config.http_address)
         async with AsyncExitStack() as stack:
             redis_url = await stack.enter_async_context(redis_for(config))
-            children = plan(config, model, folder, redis_url)
+            children = plan(config, model, folder, redis_url, http_address)
             watch = await stack.enter_async_context(running(children, config.grace_s))
             sockets = {child.name: socket_address(folder, child.name) for child in children}
             ready = asyncio.create_task(wait_until_ready(config.model, sockets))
@@ -97,11 +110,11 @@ async def run_up(config: UpConfig, question: str | None) -> None:
                 if not await first_of(ready, watch, stop):
                     return
             title = f"octavo is ready: {Path(config.model).name} on {config.address}"
-            show_ready(title, children, redis_url)
+            show_ready(title, children, redis_url, http_address)
             waited, found = time.perf_counter() - started, resolved - started
             console.print(f"ready after {waited:.1f} s ({found:.1f} s of it to find the model)")
             if question is not None:
-                ask = asyncio.create_task(answer(config.address, question))
+                ask = asyncio.create_task(answer(sockets[children[-1].name], question))
                 await first_of(ask, watch, stop)
             await first_of(None, watch, stop)
             console.print("stopping: open requests may finish ...")
@@ -129,12 +142,19 @@ async def redis_for(config: UpConfig) -> AsyncIterator[str | None]:
         await server.__aexit__(None, None, None)
 
 
-def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> list[Child]:
+def plan(
+    config: UpConfig,
+    model: Path,
+    folder: Path,
+    redis_url: str | None,
+    http_address: str = NO_ADDRESS,
+) -> list[Child]:
     """Every process with its arguments, workers first."""
     shared = ["--model", str(model)]
     # By environment: a command line, and a password in it, can be read by every user.
     env = worker_environment() | ({"OCTAVO_REDIS_URL": redis_url} if redis_url else {})
     env["OCTAVO_DRAIN_TIMEOUT_S"] = str(config.grace_s)
+    env |= {"OCTAVO_LOG_LEVEL": config.log_level, "OCTAVO_LOG_FORMAT": config.log_format}
     children: list[Child] = []
     sockets: dict[str, list[str]] = {"prefill": [], "decode": []}
     counts = {"prefill": config.prefill_workers, "decode": config.decode_workers}
@@ -152,14 +172,18 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
             arguments += ["--kv-dtype", config.kv_dtype, "--transport", config.transport]
             if config.quantization is not None:
                 arguments += ["--quantization", config.quantization]
+            arguments += adapter_arguments(config)
             arguments += core_arguments(config, shares, cores, folder)
             log = folder / f"{name}.log"
             children.append(Child(name, arguments, log, env | gpu, cores))
     router = ["router", *shared, "--listen-address", config.address]
+    router += ["--http-address", http_address]
     router += ["--served-model-name", Path(config.model).name.removesuffix(".gguf")]
     for role, addresses in sockets.items():
         for address in addresses:
             router += [f"--{role}-address", address]
+    if config.lora_root is not None:
+        router += ["--lora-root", str(config.lora_root.absolute())]
     secret = folder / "cache-secret"
     router += ["--cache-secret-file", str(secret)]
     names = ["router"] if config.routers == 1 else [f"router-{i}" for i in range(config.routers)]
@@ -170,17 +194,18 @@ def plan(config: UpConfig, model: Path, folder: Path, redis_url: str | None) -> 
     return children
 
 
+def adapter_arguments(config: UpConfig) -> list[str]:
+    """What each worker is told of LoRA adapters."""
+    arguments = []
+    for name, path in parse_adapters(config.lora).items():
+        arguments += ["--lora", f"{name}={path.absolute()}"]
+    if config.lora_root is not None:
+        arguments += ["--lora-root", str(config.lora_root.absolute())]
+    return arguments
+
+
 def is_router(child: Child) -> bool:
     return child.name.startswith("router")
-
-
-def check_free(address: str) -> None:
-    """Raise OSError if somebody listens there, with whom routers might share the port."""
-    host, _, port = address.rpartition(":")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host.strip("[]"), int(port)))
 
 
 def worker_cores(config: UpConfig, num_gpus: int) -> list[CoreSet]:
@@ -203,11 +228,6 @@ def core_arguments(
     if config.lend_cores and not is_shared:
         arguments += ["--core-board", str(folder / CORE_BOARD)]
     return arguments
-
-
-def socket_address(folder: Path, name: str) -> str:
-    """Where a process listens, itself alone."""
-    return f"unix:{folder / name}.sock"
 
 
 def worker_environment() -> dict[str, str]:

@@ -5,6 +5,7 @@ StreamGenerateResponse --take--> Delta, Delta, ...
                           +----> Completion, once the stream has ended
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -42,6 +43,8 @@ class Usage:
     completion_tokens: int = 0
     cached_prompt_tokens: int = 0
     transferred_prompt_tokens: int = 0
+    cached_on_prefill_worker: int = 0
+    cached_on_decode_worker: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +74,33 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text, tokens and tool calls; text and calls may lag behind their tokens."""
+    """New text, tokens and tool calls of a candidate; text and calls may lag behind tokens."""
 
     text: str
     token_ids: list[int]
     tool_calls: list[ToolCall] = field(default_factory=list)
     logprobs: TokenLogprobs | None = None  # of the new tokens, if asked for
+    index: int = 0  # of the candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of several outputs of a prompt."""
+
+    index: int
+    text: str  # without the tool calls
+    token_ids: list[int]
+    finish_reason: FinishReason
+    matched_stop: str | int | None  # the stop string, or the token, that ended the output
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None  # of token_ids, if asked for
+    cumulative_logprob: float | None = None  # of all tokens; with logprobs, best_of, beam_search
+    score: float | None = None  # what candidates are ordered by; with best_of, beam_search
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole output."""
+    """Everything that a request gave; text, tokens and so on are those of its first candidate."""
 
     text: str  # without the tool calls
     token_ids: list[int]
@@ -97,6 +116,7 @@ class Completion:
     prompt_token_ids: list[int] = field(default_factory=list)  # with echo or prompt_logprobs
     # Of prompt_token_ids, if asked for; None in place of the first, before which nothing stands.
     prompt_logprobs: list[TokenLogprob | None] | None = None
+    candidates: list[Candidate] = field(default_factory=list)  # n of them, the first included
 
     @property
     def message(self) -> dict[str, Any]:
@@ -107,21 +127,23 @@ class Completion:
 
     @classmethod
     def of(cls, message: pb.GenerateResponse) -> Self:
-        candidate = message.candidates[0]
+        candidates = [_candidate(candidate) for candidate in message.candidates]
+        first = candidates[0]
         return cls(
-            text=candidate.text,
-            token_ids=list(candidate.token_ids),
-            finish_reason=FinishReason._of(candidate.finish_reason),
-            matched_stop=_matched_stop(candidate),
+            text=first.text,
+            token_ids=first.token_ids,
+            finish_reason=first.finish_reason,
+            matched_stop=first.matched_stop,
             usage=_usage(message.usage),
             timing=Timing.of(message.timing),
             model=message.model,
             request_id=message.request_id,
-            tool_calls=ToolCall.all_of(candidate.tool_calls),
-            logprobs=_rows(candidate.token_ids, _logprobs(candidate)),
+            tool_calls=first.tool_calls,
+            logprobs=first.logprobs,
             prompt=message.prompt.text,
             prompt_token_ids=list(message.prompt.token_ids),
             prompt_logprobs=_prompt_rows(message.prompt),
+            candidates=candidates,
         )
 
 
@@ -129,12 +151,8 @@ class Transcript:
     """Gathers the events of a stream into a completion."""
 
     def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._token_ids: list[int] = []
-        self._tool_calls: list[ToolCall] = []
-        self._logprobs: list[TokenLogprobs] = []
+        self._drafts: defaultdict[int, _Draft] = defaultdict(_Draft)
         self._started = pb.StreamGenerateResponse.Started()
-        self._finished = pb.StreamGenerateResponse.Finished()
         self._completion: Completion | None = None
 
     def take(self, message: pb.StreamGenerateResponse) -> Delta | None:
@@ -144,13 +162,9 @@ class Transcript:
         delta = None
         if message.HasField("delta"):
             delta = _delta(message.delta)
-            self._texts.append(delta.text)
-            self._token_ids += delta.token_ids
-            self._tool_calls += delta.tool_calls
-            if delta.logprobs is not None:
-                self._logprobs.append(delta.logprobs)
+            self._drafts[delta.index].add(delta)
         if message.HasField("finished"):
-            self._finished = message.finished
+            self._drafts[message.finished.index].finished = message.finished
         if message.HasField("completed"):
             self._completion = self._complete(message)
         return delta
@@ -173,27 +187,81 @@ class Transcript:
 
     def _complete(self, message: pb.StreamGenerateResponse) -> Completion:
         prompt = self._started.prompt
-        logprobs = joined(self._logprobs) if self._logprobs else None
+        first = self._drafts[0].candidate(0)
+        candidates = [draft.candidate(index) for index, draft in sorted(self._drafts.items())]
         return Completion(
-            text="".join(self._texts),
-            token_ids=self._token_ids,
-            finish_reason=FinishReason._of(self._finished.finish_reason),
-            matched_stop=_matched_stop(self._finished),
+            text=first.text,
+            token_ids=first.token_ids,
+            finish_reason=first.finish_reason,
+            matched_stop=first.matched_stop,
             usage=_usage(message.completed.usage),
             timing=Timing.of(message.completed.timing),
             model=self._started.model,
             request_id=message.request_id,
-            tool_calls=self._tool_calls,
-            logprobs=_rows(self._token_ids, logprobs),
+            tool_calls=first.tool_calls,
+            logprobs=first.logprobs,
             prompt=prompt.text,
             prompt_token_ids=list(prompt.token_ids),
             prompt_logprobs=_prompt_rows(prompt),
+            candidates=candidates,
         )
+
+
+class _Draft:
+    """What came of one candidate so far."""
+
+    def __init__(self) -> None:
+        self.finished = pb.StreamGenerateResponse.Finished()
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._tool_calls: list[ToolCall] = []
+        self._logprobs: list[TokenLogprobs] = []
+
+    def add(self, delta: Delta) -> None:
+        self._texts.append(delta.text)
+        self._token_ids += delta.token_ids
+        self._tool_calls += delta.tool_calls
+        if delta.logprobs is not None:
+            self._logprobs.append(delta.logprobs)
+
+    def candidate(self, index: int) -> Candidate:
+        logprobs = joined(self._logprobs) if self._logprobs else None
+        return Candidate(
+            index=index,
+            text="".join(self._texts),
+            token_ids=self._token_ids,
+            finish_reason=FinishReason._of(self.finished.finish_reason),
+            matched_stop=_matched_stop(self.finished),
+            tool_calls=self._tool_calls,
+            logprobs=_rows(self._token_ids, logprobs),
+            cumulative_logprob=self._total(logprobs),
+            score=self.finished.score if self.finished.HasField("score") else None,
+        )
+
+    def _total(self, logprobs: TokenLogprobs | None) -> float | None:
+        if self.finished.HasField("cumulative_logprob"):
+            return self.finished.cumulative_logprob
+        return None if logprobs is None else sum(logprobs.logprobs)
+
+
+def _candidate(message: pb.Candidate) -> Candidate:
+    has_sum = message.HasField("cumulative_logprob")
+    return Candidate(
+        index=message.index,
+        text=message.text,
+        token_ids=list(message.token_ids),
+        finish_reason=FinishReason._of(message.finish_reason),
+        matched_stop=_matched_stop(message),
+        tool_calls=ToolCall.all_of(message.tool_calls),
+        logprobs=_rows(message.token_ids, _logprobs(message)),
+        cumulative_logprob=message.cumulative_logprob if has_sum else None,
+        score=message.score if message.HasField("score") else None,
+    )
 
 
 def _delta(message: pb.StreamGenerateResponse.Delta) -> Delta:
     calls = ToolCall.all_of(message.tool_calls) if message.tool_calls else []
-    return Delta(message.text, list(message.token_ids), calls, _logprobs(message))
+    return Delta(message.text, list(message.token_ids), calls, _logprobs(message), message.index)
 
 
 def _logprobs(
@@ -217,6 +285,8 @@ def _usage(message: pb.Usage) -> Usage:
         message.completion_tokens,
         message.cached_prompt_tokens,
         message.transferred_prompt_tokens,
+        message.cached_on_prefill_worker,
+        message.cached_on_decode_worker,
     )
 
 

@@ -1,6 +1,6 @@
 """Static facts about a served model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from octavo.inference.v1 import inference_pb2 as pb
@@ -17,6 +17,7 @@ class ModelFacts:
     block_size: int
     default_sampling: dict[str, float | int]  # what fields left out mean for this model
     tool_call_format: str = ""  # "hermes", "llama3_json"; empty: tool calls stay text
+    lora_adapters: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, message: pb.GetModelResponse) -> Self:
@@ -31,4 +32,5 @@ class ModelFacts:
                 field.name: value for field, value in scalars if isinstance(value, int | float)
             },
             tool_call_format=message.tool_call_format,
+            lora_adapters=list(message.lora_adapters),
         )

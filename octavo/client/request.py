@@ -1,11 +1,13 @@
 """Builds request messages from what callers write: text, chat or token ids, and keywords."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
-from octavo.client.chat import CHAT_FIELDS, ChatFields, chat_messages
+from octavo.grammar.constraint import FIELDS
 from octavo.inference.v1 import inference_pb2 as pb
-from octavo.sampling_params import SamplingParams
+from octavo.rpc.openai_chat import CHAT_FIELDS, ChatFields, chat_messages
+from octavo.rpc.sampling import beams_to_proto, set_constraint
+from octavo.sampling_params import BeamSearch, SamplingParams
 from octavo.text.chat import Message
 
 # Text, chat messages as the OpenAI API has them, or token ids.
@@ -36,6 +38,15 @@ class SamplingFields(TypedDict, total=False):
     skip_special_tokens: bool
     logprobs: int | None
     prompt_logprobs: int | None
+    n: int
+    best_of: int | None
+    beam_search: BeamSearch | None
+    prompt_lookup: bool | None
+    json_schema: str | Mapping[str, Any] | None
+    regex: str | None
+    ebnf_grammar: str | None
+    choice: Sequence[str]
+    json_object: bool
 
 
 class RequestFields(SamplingFields, ChatFields, total=False):
@@ -44,6 +55,7 @@ class RequestFields(SamplingFields, ChatFields, total=False):
     model: str  # default: the only one served
     request_id: str
     cache_salt: str
+    lora_adapter: str  # name of a loaded LoRA adapter; default: the model as it is
     add_special_tokens: bool  # of a text prompt; default true
     echo: bool  # the completion has the prompt
 
@@ -78,7 +90,8 @@ def generate_request(
         names = _SAMPLING_FIELDS
     request = pb.GenerateRequest(sampling=pb.SamplingParams(), output=pb.OutputOptions())
     _set_prompt(request, prompt, _chat_fields(fields))
-    for name in sorted(names):
+    set_constraint(request.sampling, params)
+    for name in sorted(names.difference(FIELDS)):
         _set(request.output if name in _OUTPUT_FIELDS else request.sampling, name, params)
     for name in _REQUEST_FIELDS & fields.keys():
         part = request.output if name == "echo" else request
@@ -108,6 +121,8 @@ def _set(message: pb.SamplingParams | pb.OutputOptions, name: str, params: Sampl
     elif name == "bad_words_ids":
         for token_ids in value:
             cast(pb.SamplingParams, message).bad_words_ids.add(ids=token_ids)
+    elif isinstance(value, BeamSearch):
+        cast(pb.SamplingParams, message).beam_search.CopyFrom(beams_to_proto(value))
     elif isinstance(value, tuple):
         getattr(message, name).extend(value)
     elif value is not None:

@@ -7,6 +7,8 @@ One block per active sequence is left free, so that a newcomer does not preempt 
 """
 
 import time
+from collections.abc import Sequence as Ids
+from itertools import chain
 
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.prefix_cache import PrefixCache
@@ -21,11 +23,14 @@ class Admission:
         self._prefix_cache = prefix_cache
         self._block_size = block_size
 
-    def try_admit(self, seq: Sequence, num_active: int) -> bool:
-        """Fill the block table of a waiting or preempted sequence if it fits."""
+    def try_admit(self, seq: Sequence, num_active: int, num_beside: int = 0) -> bool:
+        """Fill the block table of a waiting or preempted sequence if it fits.
+
+        num_beside: free blocks that must be left for its siblings.
+        """
         num_blocks = self._num_blocks(seq)
         most_cached = self._max_cached_blocks(seq)
-        room = self._pool.num_free - num_active
+        room = self._pool.num_free - num_active - num_beside
         if num_blocks - most_cached > room:
             return False  # not even if every block it may share is held by others
         cached = self.match(seq)
@@ -40,6 +45,41 @@ class Admission:
             seq.num_cached_tokens = min(seq.num_computed_tokens, seq.num_prompt_tokens)
             seq.admitted_at = time.monotonic()
         return True
+
+    def try_restore(
+        self, seqs: Ids[Sequence], host_tables: Ids[list[int]], num_active: int
+    ) -> dict[int, int] | None:
+        """Fill the tables of preempted sequences whose KV waits in host memory: all or none.
+
+        Cached blocks are shared as ever, blocks that a host copy belongs in once, as they were.
+
+        Returns:
+            {host block: the block its copy belongs in}, or None if they do not fit.
+        """
+        cached = [self.match(seq) for seq in seqs]
+        num_fresh = [
+            self._num_blocks(seq) - max(len(found), len(table))
+            for seq, found, table in zip(seqs, cached, host_tables, strict=True)
+        ]
+        tails = [table[len(f) :] for f, table in zip(cached, host_tables, strict=True)]
+        wanted = list(dict.fromkeys(chain.from_iterable(tails)))
+        num_new = len(wanted) + sum(num_fresh)
+        num_idle = self._pool.count_idle(set(chain.from_iterable(cached)))
+        if num_new + num_idle > self._pool.num_free - num_active:
+            return None
+        for found in cached:
+            self._pool.touch(found)
+        fresh = self._pool.allocate(num_new)
+        copies = {host_id: fresh.pop() for host_id in wanted}
+        claimed: set[int] = set()
+        for seq, found, tail, count in zip(seqs, cached, tails, num_fresh, strict=True):
+            restored = [copies[host_id] for host_id in tail]
+            self._pool.touch(block_id for block_id in restored if block_id in claimed)
+            claimed.update(restored)
+            seq.add_blocks(found + restored + [fresh.pop() for _ in range(count)])
+            seq.num_registered_blocks = len(found)
+            seq.num_computed_tokens = len(found) * self._block_size
+        return copies
 
     def match(self, seq: Sequence) -> list[int]:
         """Cached blocks that admission would share now; takes none."""

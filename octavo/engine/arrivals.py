@@ -1,4 +1,7 @@
-"""Sequences in order of arrival, whatever the order in which they came to this list."""
+"""Sequences in order of arrival, whatever the order in which they came to this list.
+
+Samples of one request have one arrival, and stand side by side.
+"""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
@@ -7,7 +10,7 @@ from octavo.engine.sequence import Sequence
 
 
 class Arrivals:
-    """A short list kept sorted by `arrival`, earliest first."""
+    """A short list kept sorted by arrival and sample, earliest first."""
 
     def __init__(self) -> None:
         self._seqs: list[Sequence] = []
@@ -25,11 +28,20 @@ class Arrivals:
         return self._seqs[index]
 
     def add(self, seq: Sequence) -> None:
-        insort(self._seqs, seq, key=_arrival)
+        insort(self._seqs, seq, key=_order)
 
     def remove(self, seq: Sequence) -> None:
-        del self._seqs[bisect_left(self._seqs, seq.arrival, key=_arrival)]
+        del self._seqs[self.place(seq)]
+
+    def place(self, seq: Sequence) -> int:
+        """Where the sequence stands, or would stand."""
+        return bisect_left(self._seqs, _order(seq), key=_order)
+
+    def samples(self, arrival: int) -> list[Sequence]:
+        """All sequences of one arrival."""
+        start = bisect_left(self._seqs, (arrival, 0), key=_order)
+        return self._seqs[start : bisect_left(self._seqs, (arrival + 1, 0), key=_order)]
 
 
-def _arrival(seq: Sequence) -> int:
-    return seq.arrival
+def _order(seq: Sequence) -> tuple[int, int]:
+    return seq.arrival, seq.sample_index

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from octavo.engine.adapter_rows import AdapterRows
 from octavo.kernels.prefix_groups import PrefixGroups
 
 
@@ -21,3 +22,4 @@ class Batch:
     logit_rows: torch.Tensor  # [num_sampled] int64, rows whose logits are wanted
     # Decode rows that begin with the same blocks, where reading those once pays; else None.
     groups: PrefixGroups | None = None
+    adapters: tuple[AdapterRows, ...] = ()  # rows that are more than the model's own

@@ -9,21 +9,32 @@ import torch
 from octavo.checkpoint.config import ModelConfig, load_config
 from octavo.checkpoint.fingerprint import model_fingerprint
 from octavo.checkpoint.resolve import resolve_model
+from octavo.engine.adapters import Adapters
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.config import EngineConfig
 from octavo.engine.cores import Cores
 from octavo.engine.cuda_graphs import CudaRecorder, GraphedModel
 from octavo.engine.decode_rows import DecodeRows
+from octavo.engine.draft_planner import DraftPlanner
 from octavo.engine.engine import Engine
+from octavo.engine.host_blocks import HostBlocks
 from octavo.engine.kv_cache import FP8, KVCache, KVLayout, torch_dtype
 from octavo.engine.limits import Limits
 from octavo.engine.model_runner import Model, ModelRunner
 from octavo.engine.models import DecoderModel, load_model
+from octavo.engine.preemption_cost import PreemptionCost
 from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.row_cost import row_cost
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.shared_prefixes import policy_for
-from octavo.engine.sizing import default_cpu_bytes, free_gpu_bytes, num_blocks_within
+from octavo.engine.sizing import (
+    default_cpu_bytes,
+    free_gpu_bytes,
+    num_blocks_within,
+    num_swap_blocks,
+)
 from octavo.engine.step_budget import GPU_TOKENS, default_step_tokens
+from octavo.engine.swap_space import SwapSpace
 from octavo.kernels.select import Kernels, check_kv_dtype, for_device
 
 RECORD_AHEAD_S = 20.0
@@ -62,13 +73,14 @@ def build_engine(
         quantization=config.quantization,
         kv_dtype=layout.torch_dtype,
     )
+    adapters = load_adapters(config, decoder, layout, torch_dtype(dtype))
     if kernels is None and device.type == "cpu":
         from octavo.kernels.cpu.ops import warm_up
 
         warm_up(torch_dtype(dtype))  # the first request must not wait for a compiler
     num_blocks = choose_num_blocks(config, layout, decoder, device)
     kv_cache = KVCache(layout, num_blocks, device)
-    scheduler = build_scheduler(config, layout, num_blocks, model_config.max_position_embeddings)
+    scheduler = build_scheduler(config, kv_cache, model_config, device)
     logger.info(
         "%s on %s in %s%s: %d blocks of %d tokens, context %d",
         config.model,
@@ -92,9 +104,9 @@ def build_engine(
         cores.work_alone()
     limits = scheduler.limits
     max_blocks = -(-limits.max_model_len // limits.block_size)
-    rows = DecodeRows(limits.max_num_seqs, max_blocks, limits.block_size)
+    rows = DecodeRows(limits.max_decode_rows, max_blocks, limits.block_size)
     runner = ModelRunner(model, kv_cache.kv, policy, rows, cores)
-    return Engine(scheduler, runner, kv_cache, model_config, cores)
+    return Engine(scheduler, runner, kv_cache, model_config, cores, adapters=adapters)
 
 
 def build_layout(
@@ -112,6 +124,21 @@ def build_layout(
     )
 
 
+def load_adapters(
+    config: EngineConfig, decoder: DecoderModel, layout: KVLayout, dtype: torch.dtype
+) -> Adapters:
+    """The adapters that are there from the start, in what reads others later."""
+    has_fp8_cache = layout.torch_dtype == torch.float8_e4m3fn
+    adapters = Adapters(
+        decoder.adapter_loader(dtype, config.max_lora_rank, has_fp8_cache=has_fp8_cache).read,
+        config.max_loras,
+    )
+    for name, path in config.lora.items():
+        adapter = adapters.load(name, Path(path))
+        logger.info("adapter %s of rank %d from %s", name, adapter.rank, path)
+    return adapters
+
+
 def record_graphs(
     model: Model, kv_cache: KVCache, scheduler: Scheduler, vocab_size: int, dtype: torch.dtype
 ) -> GraphedModel:
@@ -120,7 +147,7 @@ def record_graphs(
         model,
         kv_cache.kv,
         CudaRecorder(kv_cache.kv.device),
-        max_num_seqs=scheduler.limits.max_num_seqs,
+        max_num_seqs=scheduler.limits.max_decode_rows,
         max_model_len=scheduler.limits.max_model_len,
         vocab_size=vocab_size,
         dtype=dtype,
@@ -137,16 +164,18 @@ def record_steps(decoder: DecoderModel, kv_cache: KVCache, scheduler: Scheduler)
     return RecordedModel(
         decoder,
         kv_cache.kv,
-        max_num_seqs=scheduler.limits.max_num_seqs,
+        max_num_seqs=scheduler.limits.max_decode_rows,
         max_model_len=scheduler.limits.max_model_len,
     )
 
 
 def build_scheduler(
-    config: EngineConfig, layout: KVLayout, num_blocks: int, max_positions: int
+    config: EngineConfig, kv_cache: KVCache, model_config: ModelConfig, device: torch.device
 ) -> Scheduler:
     """A scheduler over an empty pool; the context is clamped to what the pool holds."""
+    num_blocks = kv_cache.num_blocks
     pool = BlockPool(num_blocks)
+    max_positions = model_config.max_position_embeddings
     limits = Limits(
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
@@ -154,8 +183,27 @@ def build_scheduler(
         max_model_len=min(
             config.max_model_len or max_positions, max_positions, num_blocks * config.block_size
         ),
+        num_draft_rows=config.max_draft_tokens,
     )
-    return Scheduler(pool, PrefixCache(pool, config.block_size), limits, layout.model_fingerprint)
+    drafts = None
+    if config.max_draft_tokens > 0:
+        cost = row_cost(model_config, device, kv_cache.layout)
+        drafts = DraftPlanner(pool, limits, config.max_draft_tokens, cost)
+    prefix_cache = PrefixCache(pool, config.block_size)
+    fingerprint = kv_cache.layout.model_fingerprint
+    swap = build_swap(config, kv_cache)
+    return Scheduler(pool, prefix_cache, limits, fingerprint, swap=swap, drafts=drafts)
+
+
+def build_swap(config: EngineConfig, kv_cache: KVCache) -> SwapSpace | None:
+    """Host memory for preempted sequences, if the policy wants any and there is some."""
+    if config.preemption == "recompute":
+        return None
+    num_blocks = num_swap_blocks(config.swap_space_bytes, kv_cache)
+    if num_blocks == 0:
+        return None
+    cost = PreemptionCost(config.block_size) if config.preemption == "auto" else None
+    return SwapSpace(HostBlocks(kv_cache, num_blocks), num_blocks, config.block_size, cost)
 
 
 def _is_shared(layout: KVLayout, device: torch.device) -> bool:

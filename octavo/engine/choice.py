@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from octavo.engine.beam_state import BeamCandidates
 from octavo.engine.errors import InvalidLogits
 from octavo.token_logprobs import TokenLogprobs
 
@@ -14,5 +15,8 @@ class ScoredToken:
     logprobs: TokenLogprobs
 
 
-Choice = int | ScoredToken | InvalidLogits  # of a sampled sequence
+Token = int | ScoredToken
+# Of a sampled sequence. Beams of a search choose together: their candidates stand in the place of
+# the last one, None in those of the others.
+Choice = Token | InvalidLogits | BeamCandidates | None
 PromptScore = TokenLogprobs | InvalidLogits  # of a chunk's prompt_rows

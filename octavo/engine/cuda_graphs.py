@@ -169,6 +169,8 @@ class GraphedModel:
         is_decode = 0 < num_seqs == batch.num_decodes == len(batch.token_ids)
         if not is_decode or batch.groups is not None or len(batch.logit_rows) != num_seqs:
             return None
+        if batch.adapters:
+            return None
         if num_seqs > self._sizes[-1] or width > self._widths[-1]:
             return None
         key = (

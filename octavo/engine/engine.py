@@ -1,10 +1,12 @@
 """One model, one pool, one step at a time: schedule, execute, commit."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 from octavo.checkpoint.config import ModelConfig
+from octavo.engine.adapters import Adapters, no_adapter
 from octavo.engine.choice import Choice
 from octavo.engine.cores import AnyCore, Cores
 from octavo.engine.kv_cache import KVCache, KVLayout
@@ -31,12 +33,16 @@ class Engine:
         kv_cache: KVCache,
         model_config: ModelConfig,
         cores: Cores | None = None,
+        *,
+        adapters: Adapters | None = None,
     ) -> None:
         self.scheduler = scheduler
+        scheduler.copy_block = kv_cache.copy_block
         self.runner = runner
         self.kv_cache = kv_cache
         self.model_config = model_config
         self.cores = cores or AnyCore()
+        self.adapters = adapters or Adapters(no_adapter, 0)
         self.did_advance = True  # whether the last step changed anything
 
     @property
@@ -53,7 +59,9 @@ class Engine:
         seq.sampling.check_vocabulary(self.model_config.vocab_size, seq.eos_token_ids)
         if seq.sampling.bad_words:
             raise ValueError("bad_words are texts; a tokenizer makes bad_words_ids of them")
-        self.scheduler.limits.check(seq)
+        if (seq.sampling.constraint is None) != (seq.grammar is None):
+            raise ValueError("a constraint in sampling comes with its compiled grammar")
+        self.scheduler.check(seq)
 
     def step(
         self, on_scheduled: Callable[[list[SequenceOutput]], None] | None = None
@@ -68,7 +76,9 @@ class Engine:
         early = self.scheduler.drain_outputs() if on_scheduled is not None else []
         if early and on_scheduled is not None:
             on_scheduled(early)
+        began = time.perf_counter()
         choices = self.runner.execute(plan)
+        plan.seconds = time.perf_counter() - began
         outputs = self.scheduler.commit(plan, choices)
         self.did_advance = plan.num_seqs > 0 or bool(early or outputs)
         return outputs

@@ -2,7 +2,15 @@
 
 from octavo.engine.block_pool import OutOfBlocks
 
-__all__ = ["EngineDied", "InvalidLogits", "NoTokenLeft", "OutOfBlocks"]
+__all__ = [
+    "AdapterConflict",
+    "EngineDied",
+    "InvalidLogits",
+    "NoTokenLeft",
+    "OutOfBlocks",
+    "TooManyAdapters",
+    "UnknownAdapter",
+]
 
 
 class InvalidLogits(Exception):
@@ -15,3 +23,15 @@ class NoTokenLeft(InvalidLogits):
 
 class EngineDied(Exception):
     """The engine thread ended of an exception; nothing it ran can go on."""
+
+
+class UnknownAdapter(Exception):
+    """No adapter of this name is loaded."""
+
+
+class AdapterConflict(Exception):
+    """Another adapter of this name is loaded."""
+
+
+class TooManyAdapters(Exception):
+    """As many adapters are loaded as may be."""

@@ -67,10 +67,11 @@ class KVCache:
             self.kv = zeros(shape, layout.torch_dtype)
         else:
             self.kv = torch.zeros(shape, dtype=layout.torch_dtype, device=device)
-        self._bytes = self.kv.view(torch.uint8).view(num_blocks, layout.block_bytes)
+        # [num_blocks, block_bytes]: the same memory, block by block.
+        self.blocks = self.kv.view(torch.uint8).view(num_blocks, layout.block_bytes)
         self._host: Bytes | None = None  # [num_blocks, block_bytes]
         if device.type == "cpu":
-            self._host = self._bytes.numpy()
+            self._host = self.blocks.numpy()
         else:
             self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._staging = torch.empty(layout.block_bytes, dtype=torch.uint8, pin_memory=True)
@@ -85,7 +86,7 @@ class KVCache:
         if self._host is not None:
             return memoryview(self._host[block_id])
         with self._staging_lock, torch.cuda.stream(self._stream):
-            self._staging.copy_(self._bytes[block_id], non_blocking=True)
+            self._staging.copy_(self.blocks[block_id], non_blocking=True)
             self._stream.synchronize()
             return memoryview(self._staging.numpy().tobytes())
 
@@ -99,8 +100,12 @@ class KVCache:
             return
         with self._staging_lock, torch.cuda.stream(self._stream):
             np.copyto(self._staging.numpy(), source)
-            self._bytes[block_id].copy_(self._staging, non_blocking=True)
+            self.blocks[block_id].copy_(self._staging, non_blocking=True)
             self._stream.synchronize()
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy a block to another one, in the order of steps: on the stream that runs them."""
+        self.kv[target].copy_(self.kv[source])
 
     def zero_tail(self, block_id: int, first_offset: int) -> None:
         """Zero the slots from first_offset on: they may hold an earlier owner's KV."""

@@ -27,22 +27,42 @@ class Counters:
     prompt_tokens_cached: int = 0
     tokens_generated: int = 0
     blocks_cached: int = 0  # registered in the prefix cache
-    preemptions: int = 0
+    preemptions_recompute: int = 0
+    preemptions_swap: int = 0
+    blocks_swapped_out: int = 0
+    blocks_swapped_in: int = 0
     steps: int = 0
     key_collisions: int = 0
+    draft_tokens_proposed: int = 0  # guesses that had a row, and of these
+    draft_tokens_accepted: int = 0  # those that were the tokens drawn
     # Slots written over slots in held blocks, summed over steps; a shared block counts once.
     live_slot_steps: int = 0
     allocated_slot_steps: int = 0
+    # Blocks that tables hold beyond the distinct ones, summed over steps.
+    shared_block_steps: int = 0
+
+    @property
+    def preemptions(self) -> int:
+        """Of either kind."""
+        return self.preemptions_recompute + self.preemptions_swap
+
+    def count_drafts(self, num_proposed: int, num_accepted: int) -> None:
+        self.draft_tokens_proposed += num_proposed
+        self.draft_tokens_accepted += num_accepted
 
     def count_step(
-        self, holders: Iterable[Sequence], num_held: int, block_size: int, *, did_compute: bool
+        self, holders: Iterable[Sequence], num_held: int, block_size: int, num_shared_empty: int = 0
     ) -> None:
-        """Add a step after which these sequences hold num_held distinct blocks."""
-        self.steps += 1
-        if did_compute:  # one that only shows life says nothing about how full the blocks are
-            # Only private blocks are partly empty: shared ones are full.
-            empty = sum(
-                len(seq.block_ids) * block_size - seq.num_computed_tokens for seq in holders
-            )
-            self.live_slot_steps += num_held * block_size - empty
-            self.allocated_slot_steps += num_held * block_size
+        """Add a step that computed, after which these sequences hold num_held distinct blocks.
+
+        num_shared_empty: empty slots that several of them have in their tables, but for the first.
+        """
+        num_blocks = num_tokens = 0
+        for seq in holders:
+            num_blocks += len(seq.block_ids)
+            num_tokens += seq.num_computed_tokens
+        empty = num_blocks * block_size - num_tokens - num_shared_empty
+        self.live_slot_steps += num_held * block_size - empty
+        self.allocated_slot_steps += num_held * block_size
+        # Blocks that a copy still writes, or a reader still reads, are held and in no table.
+        self.shared_block_steps += max(num_blocks - num_held, 0)

@@ -1,12 +1,12 @@
 """Rules that change a row of logits before its token is chosen, in this order:
 
-    logit_bias -> allowed_token_ids -> bad words, min_tokens -> repetition penalty
+    logit_bias -> allowed_token_ids -> bad words, min_tokens -> grammar -> repetition penalty
                -> presence, frequency penalty -> (sampler: temperature, min-p, top-k, top-p)
 
 Each step is a function of the rows and their sequences and works on all rows at once, through lists
-of (row, token) places: what a rule does not name is neither read nor written. A further mask, such
-as a grammar's, is one more function among `STEPS`, behind `ban`. Arithmetic is float32, as in the
-logits processors of `transformers`.
+of (row, token) places: what a rule does not name is neither read nor written. A grammar alone names
+nearly all tokens of its rows, by a mask. Arithmetic is float32, as in the logits processors of
+`transformers`.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,10 @@ from octavo.engine.sequence_rules import SequenceRules, TokenIds
 
 
 class Ruled(Protocol):
-    """A sequence that has rules."""
+    """A row of a sequence that has rules."""
 
-    token_ids: list[int]
+    @property
+    def token_ids(self) -> list[int]: ...
 
     @property
     def rules(self) -> SequenceRules: ...
@@ -67,6 +68,33 @@ def ban(logits: torch.Tensor, rules: Listed[SequenceRules], token_ids: Listed[li
         places.put(torch.full_like(places.values(), -torch.inf))
 
 
+def follow_grammars(
+    logits: torch.Tensor, rules: Listed[SequenceRules], token_ids: Listed[list[int]]
+) -> None:
+    """Tokens with which a row's grammar cannot go on, its end among them."""
+    found = [(row, rule.matcher) for row, rule in enumerate(rules) if rule.matcher is not None]
+    if found:
+        matchers = [matcher for _, matcher in found]
+        banned = _unpacked(~matchers[0].masks.compute(matchers), logits)
+        for (row, _), is_banned in zip(found, banned, strict=True):
+            logits[row].masked_fill_(is_banned, -torch.inf)
+
+
+def _unpacked(bits: npt.NDArray[np.uint8], logits: torch.Tensor) -> torch.Tensor:
+    """[rows, vocab_size] bool of [rows, bytes] whose lowest bits come first."""
+    vocab_size = logits.shape[1]
+    if logits.is_cuda:
+        return unpack_on_device(torch.from_numpy(bits).to(logits.device), vocab_size)
+    each = np.unpackbits(bits, axis=1, count=vocab_size, bitorder="little")
+    return torch.from_numpy(each.view(np.bool_))
+
+
+def unpack_on_device(bits: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """The same of bits that are on a GPU: an eighth of the bytes had to go there."""
+    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return ((bits.unsqueeze(-1) >> places) & 1).flatten(1)[:, :vocab_size].bool()
+
+
 def penalise_repetition(
     logits: torch.Tensor, rules: Listed[SequenceRules], token_ids: Listed[list[int]]
 ) -> None:
@@ -91,7 +119,14 @@ def penalise_output(
 
 
 Step = Callable[[torch.Tensor, Listed[SequenceRules], Listed[list[int]]], None]
-STEPS: tuple[Step, ...] = (add_bias, keep_allowed, ban, penalise_repetition, penalise_output)
+STEPS: tuple[Step, ...] = (
+    add_bias,
+    keep_allowed,
+    ban,
+    follow_grammars,
+    penalise_repetition,
+    penalise_output,
+)
 
 
 class _Places:

@@ -79,7 +79,7 @@ class EngineLoop:
 
     @asynccontextmanager
     async def lease(self, seq: Sequence) -> AsyncIterator[SequenceStream]:
-        """Run `seq`; its blocks are given back on exit, whatever happened.
+        """Run `seq` and its siblings; their blocks are given back on exit, whatever happened.
 
         Raises:
             ValueError: it can never run, or its id is in use.
@@ -89,7 +89,7 @@ class EngineLoop:
         self._engine.check(seq)
         if seq.seq_id in self._streams:
             raise ValueError(f"sequence {seq.seq_id} is in the engine already")
-        stream = self._streams[seq.seq_id] = SequenceStream()
+        stream = self._streams[seq.seq_id] = SequenceStream(seq.num_ends)
         self._inbox.put(partial(self._add, seq, stream))
         try:
             yield stream
@@ -116,6 +116,11 @@ class EngineLoop:
         await self._load_changed.wait()
         self._raise_if_dead()
         return self.load
+
+    def tell_load(self) -> None:
+        """Wake everyone who waits for a change, and nobody who comes later."""
+        waited_for, self._load_changed = self._load_changed, asyncio.Event()
+        waited_for.set()
 
     def _raise_if_dead(self) -> None:
         if self._death is not None:
@@ -205,14 +210,9 @@ class EngineLoop:
                 stream.put(output)
         if load != self.load:
             self.load = load
-            self._tell_load()
+            self.tell_load()
         if self._on_cache_change is not None and (stored or removed):
             self._on_cache_change(stored, removed)
-
-    def _tell_load(self) -> None:
-        """Wake everyone who waits for a change, and nobody who comes later."""
-        waited_for, self._load_changed = self._load_changed, asyncio.Event()
-        waited_for.set()
 
     def _die(self, death: EngineDied) -> None:
         self._end_all(death)
@@ -224,7 +224,7 @@ class EngineLoop:
             stream.fail(self._death)
         for future in self._calls:
             _settle(future, partial(future.set_exception, self._death))
-        self._tell_load()
+        self.tell_load()
 
 
 def _settle(future: asyncio.Future[Result], settle: Callable[[], None]) -> None:

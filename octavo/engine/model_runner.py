@@ -1,7 +1,7 @@
 """Turns a StepPlan into tensors, runs the model and samples.
 
 StepPlan --> Batch --> model.forward --> logits --> token_choice --> tokens
-   | decodes alone:     kept rows (decode_rows.py)
+   | no chunks:         kept rows (decode_rows.py)
    | with chunks:       new arrays
 """
 
@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from octavo.engine.adapter_rows import find_adapter_rows
 from octavo.engine.batch import Batch
 from octavo.engine.choice import Choice
 from octavo.engine.cores import AnyCore, Cores
 from octavo.engine.decode_rows import DecodeRows
-from octavo.engine.sequence import Sequence
+from octavo.engine.draft_row import BatchRow
 from octavo.engine.shared_prefixes import GroupPolicy, find_groups, pack_groups
 from octavo.engine.step_plan import StepPlan
 from octavo.engine.token_choice import choose, score_prompts
@@ -49,15 +50,18 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[Choice]:
-        """The next token of each sequence of plan.sampled, in its order, and plan.prompt_scores."""
+        """The token behind each of plan.sampled, in its order, and plan.prompt_scores."""
         if plan.num_seqs == 0:
             return []
         batch = self.build_batch(plan)
         with self._cores.at_work():
             logits = self._model.forward(batch, self._kv)
             if plan.scored:
-                plan.prompt_scores = score_prompts(logits[len(plan.sampled) :], plan.scored)
-                logits = logits[: len(plan.sampled)]
+                num_rows = plan.num_sampled_rows
+                plan.prompt_scores = score_prompts(logits[num_rows:], plan.scored)
+                logits = logits[:num_rows]
+            if plan.siblings:
+                logits = torch.cat([logits, logits[plan.sibling_rows]])
             if plan.sampled:
                 return choose(logits, plan.sampled)
         if self._kv.is_cuda:
@@ -67,17 +71,21 @@ class ModelRunner:
 
     def build_batch(self, plan: StepPlan) -> Batch:
         """T tokens of S sequences, decode rows first (shapes: batch.py)."""
-        batch = self._mix(plan) if plan.chunks else self._rows.update(plan.decodes)
+        batch = self._mix(plan) if plan.chunks else self._rows.update(plan.single_rows)
         groups = self._group_decodes(batch)
+        adapters = find_adapter_rows(plan, batch.query_start, batch.logit_rows)
         if self._kv.is_cuda:
             batch = self._copied(batch)
-        return batch if groups is None else replace(batch, groups=groups)
+            adapters = tuple(rows.on(self._kv.device) for rows in adapters)
+        if groups is None and not adapters:
+            return batch
+        return replace(batch, groups=groups, adapters=adapters)
 
     def _mix(self, plan: StepPlan) -> Batch:
         """Of a step with chunks."""
-        seqs = plan.decodes + [chunk.seq for chunk in plan.chunks]
+        seqs = plan.single_rows + [chunk.seq for chunk in plan.chunks]
         num_rows = np.ones(len(seqs), dtype=np.int64)
-        num_rows[len(plan.decodes) :] = [chunk.num_tokens for chunk in plan.chunks]
+        num_rows[plan.num_single_rows :] = [chunk.num_tokens for chunk in plan.chunks]
         first = np.array([seq.num_computed_tokens for seq in seqs], dtype=np.int64)
         query_start = np.zeros(len(seqs) + 1, dtype=np.int64)
         np.cumsum(num_rows, out=query_start[1:])
@@ -97,7 +105,7 @@ class ModelRunner:
             block_tables=torch.from_numpy(tables),
             seq_lens=torch.from_numpy((first + num_rows).astype(np.int32)),
             query_start=torch.from_numpy(query_start.astype(np.int32)),
-            num_decodes=len(plan.decodes),
+            num_decodes=plan.num_single_rows,
             logit_rows=torch.from_numpy(_logit_rows(plan, query_start, is_sampled)),
         )
 
@@ -111,7 +119,7 @@ class ModelRunner:
         return pack_groups(groups, num_decodes, self._block_size, self._kv.device)
 
     def _pad_tables(
-        self, seqs: list[Sequence], seq_lens: npt.NDArray[np.int64]
+        self, seqs: list[BatchRow], seq_lens: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int32]:
         """[S, max_blocks] of the blocks that hold seq_lens tokens, padded with 0."""
         num_blocks = (-(-seq_lens // self._block_size)).tolist()
@@ -146,7 +154,7 @@ def _logit_rows(
     rows = query_start[1:][is_sampled] - 1
     if not plan.scored:
         return rows
-    starts = dict(zip(plan.chunks, query_start[len(plan.decodes) :].tolist(), strict=False))
+    starts = dict(zip(plan.chunks, query_start[plan.num_single_rows :].tolist(), strict=False))
     of_prompts = [
         starts[chunk] - chunk.seq.num_computed_tokens + np.array(chunk.prompt_rows, dtype=np.int64)
         for chunk in plan.scored
@@ -155,7 +163,7 @@ def _logit_rows(
 
 
 def _token_ids(plan: StepPlan) -> npt.NDArray[np.int64]:
-    token_ids = [seq.token_ids[seq.num_computed_tokens] for seq in plan.decodes]
+    token_ids = [row.newest_token_id for row in plan.single_rows]
     for chunk in plan.chunks:
         start = chunk.seq.num_computed_tokens
         token_ids += chunk.seq.token_ids[start : start + chunk.num_tokens]

@@ -2,10 +2,11 @@
 as 1, 2, 3" (SC'11).
 
     key     = seed, low and high word
-    counter = position, low and high word | sample index | stream (0: the token draw)
+    counter = position, low and high word | 0 | stream (0: the token draw)
 
 A draw depends on nothing but these, so it is the same in any batch, on any worker, and after a
-preemption or a move.
+preemption or a move. Sample i of a request draws with seed + i (modulo 2^64), so that it is what a
+request of its own with that seed gives.
 """
 
 import numpy as np
@@ -16,6 +17,7 @@ Words = npt.NDArray[np.uint64]  # each holds one 32-bit word
 MULTIPLIER_0, MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
 NUM_ROUNDS = 10
+NUM_SEEDS = 2**64
 WORD_BITS = np.uint64(32)
 LOW_WORD = np.uint64(0xFFFFFFFF)
 TOKEN_DRAW = 0  # the counter's last word; other uses of a seed take other values
@@ -36,9 +38,12 @@ def philox4x32(counter: Words, key: Words) -> Words:
     return np.stack([c0, c1, c2, c3])
 
 
-def token_uniforms(
-    seeds: list[int], sample_indexes: list[int], positions: list[int]
-) -> npt.NDArray[np.float64]:
+def sample_seed(seed: int, sample_index: int) -> int:
+    """The seed with which a sample of a request draws."""
+    return (seed + sample_index) % NUM_SEEDS
+
+
+def token_uniforms(seeds: list[int], positions: list[int]) -> npt.NDArray[np.float64]:
     """One number in [0, 1) with 53 bits for each row's draw of the token at its position."""
     seed = np.array(seeds, dtype=np.uint64)
     position = np.array(positions, dtype=np.uint64)
@@ -46,7 +51,7 @@ def token_uniforms(
         [
             position & LOW_WORD,
             position >> WORD_BITS,
-            np.array(sample_indexes, dtype=np.uint64),
+            np.zeros(len(seeds), dtype=np.uint64),
             np.full(len(seeds), TOKEN_DRAW, dtype=np.uint64),
         ]
     )

@@ -84,6 +84,18 @@ class PrefixCache:
             parent_serial = entry.serial
         return block_ids
 
+    def settle(self, seq: Sequence, num_before: int) -> None:
+        """Register the blocks that filled up since num_before tokens, and free duplicates."""
+        block_size = self._block_size
+        if seq.num_computed_tokens // block_size == num_before // block_size and num_before:
+            return
+        # A lease's reader may be in the middle of a block that an earlier output showed as written.
+        num_shown = -(-num_before // block_size) if seq.is_leased else 0
+        shown = set(seq.block_ids[:num_shown])
+        duplicates = self.commit(seq)
+        seq.retired_block_ids += [block_id for block_id in duplicates if block_id in shown]
+        self._pool.free([block_id for block_id in duplicates if block_id not in shown])
+
     def commit(self, seq: Sequence) -> list[int]:
         """Register the full computed blocks of a sequence, each only if its parent is.
 

@@ -1,4 +1,4 @@
-"""Plans the rows of prompts behind which log-probabilities are wanted."""
+"""Plans a sequence's known tokens, and the rows behind which log-probabilities are wanted."""
 
 from octavo.engine.sequence import Sequence
 from octavo.engine.step_plan import Chunk, StepPlan
@@ -7,7 +7,19 @@ from octavo.engine.step_plan import Chunk, StepPlan
 MAX_PROMPT_ROWS = 256
 
 
-def plan_scored_rows(plan: StepPlan, seq: Sequence, num_tokens: int) -> int:
+def plan_rows(plan: StepPlan, seq: Sequence, budget: int) -> int:
+    """Plan as many missing tokens as the budget allows; returns what is left of it."""
+    num_tokens = min(seq.num_missing_tokens, budget)
+    if seq.num_missing_tokens == 1:
+        plan.decodes.append(seq)
+    elif seq.num_unscored_rows > 0:
+        num_tokens = _plan_scored_rows(plan, seq, num_tokens)
+    else:
+        plan.add(Chunk(seq, num_tokens))
+    return budget - num_tokens
+
+
+def _plan_scored_rows(plan: StepPlan, seq: Sequence, num_tokens: int) -> int:
     """Plan a chunk of a sequence's next num_tokens tokens; returns how many it has.
 
     It is cut short, to nothing if need be, where the step has enough rows.

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from octavo.engine.draft_row import BatchRow
 from octavo.engine.errors import InvalidLogits
 from octavo.engine.philox import token_uniforms
-from octavo.engine.sequence import Sequence
 from octavo.kernels.cpu.argmax import argmax
 from octavo.kernels.cpu.softmax_weights import weigh
 from octavo.kernels.cpu.token_draw import FLOOR_MARGIN, LEAST_FLOAT32, UNSURE, draw_rows
@@ -35,7 +35,7 @@ HEAD_FLOORS = (math.exp(-6.0), math.exp(-12.0), 0.0)
 
 
 def sample(
-    logits: torch.Tensor, seqs: Listed[Sequence], skipped: Set[int] = frozenset()
+    logits: torch.Tensor, seqs: Listed[BatchRow], skipped: Set[int] = frozenset()
 ) -> list[int | InvalidLogits]:
     """Choose the next token of each sequence.
 
@@ -67,12 +67,11 @@ def sample(
 
 
 def _draw_rows(
-    logits: torch.Tensor, rows: Listed[int], greatest: Row, seqs: Listed[Sequence]
+    logits: torch.Tensor, rows: Listed[int], greatest: Row, seqs: Listed[BatchRow]
 ) -> list[int]:
     """A token for each of some rows of logits, whose greatest logit is known."""
     uniforms = token_uniforms(
-        [seq.sampling.seed or 0 for seq in seqs],
-        [seq.sample_index for seq in seqs],
+        [seq.draw_seed for seq in seqs],
         [seq.num_tokens for seq in seqs],
     )
     ranges = [(s.temperature, s.top_p, s.min_p) for s in (seq.sampling for seq in seqs)]

@@ -13,7 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.block_key import BlockKey
+from octavo.engine.adapter import Adapter
+from octavo.engine.beam_state import Beam, BeamCandidates, BeamState
+from octavo.engine.philox import sample_seed
+from octavo.engine.prompt_lookup import PromptLookup
 from octavo.engine.sequence_rules import SequenceRules, has_rules
+from octavo.grammar.matcher import Grammar
 from octavo.sampling_params import SamplingParams
 from octavo.token_logprobs import TokenLogprobs
 
@@ -29,7 +34,7 @@ class Status(Enum):
     WAITING = auto()
     FILLING = auto()  # blocks reserved, KV on its way from a prefill worker
     RUNNING = auto()
-    PREEMPTED = auto()  # blocks given up, will be computed again
+    PREEMPTED = auto()  # blocks given up; KV is in host memory or will be computed again
     FINISHED = auto()
 
 
@@ -37,17 +42,20 @@ class Status(Enum):
 class Sequence:
     """State of one sample; owned by the engine thread once added to the scheduler."""
 
-    seq_id: str
+    seq_id: str  # of its request; its samples share it
     token_ids: list[int]  # prompt and, from num_prompt_tokens on, output
     num_prompt_tokens: int
     sampling: SamplingParams  # sampling.seed is set
     group_key: bytes
     sample_index: int = 0
     eos_token_ids: frozenset[int] = frozenset()
+    grammar: Grammar | None = None  # of sampling.constraint
     # KV of the prompt comes from a prefill worker: admission ends in FILLING, `join` makes it run.
     is_pulled: bool = False
-    # Blocks stay held after the last token until the scheduler's `release`.
+    # Blocks stay held after the last token until the scheduler's `release`. Its siblings hold none:
+    # of several samples only the first tokens are wanted here.
     is_leased: bool = False
+    adapter: Adapter | None = None
 
     status: Status = Status.WAITING
     finish_reason: FinishReason | None = None
@@ -65,27 +73,44 @@ class Sequence:
     retired_block_ids: list[int] = field(default_factory=list)
     is_announced: bool = False  # an output has told num_cached_tokens
     num_scored_rows: int = 0  # leading prompt tokens after which prompt_logprobs were told
+    # Samples of its request that will have this prompt's blocks, once it is computed (samples.py).
+    num_siblings: int = field(init=False)
+    draw_seed: int = field(init=False)
+    beams: BeamState | None = None  # the search that this sequence is a beam of
+    lookup: PromptLookup | None = None  # its guesses, once any were looked for
     has_rules: bool = field(init=False)  # its logits are changed before a token is chosen
     is_plain: bool = field(init=False)  # nothing but a token of its own logits is wanted
     _rules: SequenceRules | None = None
     _packed_table: npt.NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
+        self.num_siblings = self.sampling.num_rows - 1 if self.sample_index == 0 else 0
+        if self.sampling.beam_search is not None and self.beams is None:
+            self.beams = BeamState(self.sampling, self.eos_token_ids)
+        self.draw_seed = sample_seed(self.sampling.seed or 0, self.sample_index)
         self.has_rules = has_rules(self.sampling)
-        self.is_plain = not self.has_rules and self.sampling.logprobs is None
+        self.is_plain = not self.has_rules and self.sampling.logprobs is None and self.beams is None
 
     @property
     def rules(self) -> SequenceRules:
         """Made when they are first needed, of every token known by then."""
         if self._rules is None:
             self._rules = SequenceRules(
-                self.sampling, self.token_ids, self.num_prompt_tokens, self.eos_token_ids
+                self.sampling,
+                self.token_ids,
+                self.num_prompt_tokens,
+                self.eos_token_ids,
+                self.grammar,
             )
         return self._rules
 
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def newest_token_id(self) -> int:
+        return self.token_ids[-1]
 
     @property
     def num_output_tokens(self) -> int:
@@ -114,9 +139,51 @@ class Sequence:
             self._packed_table = np.array(self.block_ids, dtype=np.int32)
         return self._packed_table
 
+    def computed_blocks(self, block_size: int) -> list[int]:
+        """The leading blocks of the table that hold KV."""
+        return self.block_ids[: -(-self.num_computed_tokens // block_size)]
+
     @property
     def is_finished(self) -> bool:
         return self.finish_reason is not None
+
+    @property
+    def num_rows(self) -> int:
+        """Decode rows that this sequence and its siblings to come will take."""
+        return 1 if self.is_leased else 1 + self.num_siblings
+
+    @property
+    def num_ends(self) -> int:
+        """Outputs with a finish reason that it and its siblings will have."""
+        return 1 if self.is_leased and self.beams is not None else self.sampling.num_samples
+
+    def siblings(self) -> list["Sequence"]:
+        """The other samples of its request, without blocks, as they are once all its known tokens
+        are computed."""
+        return [self._sibling(index) for index in range(1, 1 + self.num_siblings)]
+
+    def _sibling(self, sample_index: int) -> "Sequence":
+        return Sequence(
+            seq_id=self.seq_id,
+            token_ids=list(self.token_ids),
+            num_prompt_tokens=self.num_prompt_tokens,
+            sampling=self.sampling,
+            group_key=self.group_key,
+            sample_index=sample_index,
+            eos_token_ids=self.eos_token_ids,
+            grammar=self.grammar,
+            adapter=self.adapter,
+            status=Status.RUNNING,
+            block_keys=list(self.block_keys),
+            num_computed_tokens=self.num_tokens,
+            num_cached_tokens=self.num_cached_tokens,
+            admitted_at=self.admitted_at,
+            arrival=self.arrival,
+            root_key=self.root_key,
+            is_announced=True,
+            num_scored_rows=self.num_scored_rows,
+            beams=self.beams,
+        )
 
     def add_blocks(self, block_ids: list[int]) -> None:
         self.block_ids += block_ids
@@ -126,12 +193,35 @@ class Sequence:
         self.block_ids[index] = block_id
         self._packed_table = None
 
+    def drop_blocks(self, num_kept: int) -> list[int]:
+        """Shorten the table to num_kept blocks and return those that left it."""
+        dropped = self.block_ids[num_kept:]
+        if dropped:
+            del self.block_ids[num_kept:]
+            self._packed_table = None
+        return dropped
+
     def take_blocks(self) -> list[int]:
         """Empty the table and return what it held."""
         block_ids, self.block_ids = self.block_ids, []
         self.num_registered_blocks = 0
         self._packed_table = None
         return block_ids
+
+    def restart(self) -> None:
+        """Begin again behind the prompt, as the first beam of a new search."""
+        del self.token_ids[self.num_prompt_tokens :]
+        self.num_computed_tokens = 0
+        self.block_keys = []
+        self._rules = None
+        self.beams = BeamState(self.sampling, self.eos_token_ids)
+        self.num_siblings = self.sampling.num_rows - 1
+
+    def follow(self, token_ids: list[int], block_keys: list[BlockKey], token_id: int) -> None:
+        """Go on from another beam's tokens, with one more."""
+        self.token_ids = [*token_ids, token_id]
+        self.block_keys = list(block_keys)
+        self._rules = None
 
     def append(self, token_id: int) -> None:
         """Add a sampled token and see whether it ends the sequence."""
@@ -153,7 +243,7 @@ class SequenceOutput:
 
     seq_id: str
     num_computed_tokens: int
-    token_ids: tuple[int, ...] = ()  # new ones, in order
+    token_ids: tuple[int, ...] = ()  # new ones of a sample, in order
     first_index: int = 0  # of token_ids[0] among the output tokens
     finish_reason: FinishReason | None = None
     # The block table as it stands now, for sequences that are filling or leased.
@@ -166,3 +256,6 @@ class SequenceOutput:
     # Of consecutive prompt tokens from index first_prompt_index on, if asked for.
     prompt_logprobs: TokenLogprobs | None = None
     first_prompt_index: int = 0
+    sample_index: int = 0
+    beam: Beam | None = None  # whose tokens these are, all of them
+    candidates: BeamCandidates | None = None  # first ones, for whoever leads the search

@@ -46,8 +46,8 @@ class GroupPolicy:
 
 def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> GroupPolicy:
     """CPU: what `bench/shared_prefix.py` measured on one core, rounded up: of Emerald Rapids for
-    matrix tiles, of Zen 5 for AVX-512, of Zen 3 for narrower vectors. GPU: an estimate, that two
-    more launches cost as much as 10,000 reads of one token and KV head.
+    matrix tiles, of Zen 5 for AVX-512, of Zen 3 for integers and for narrower vectors. GPU: an
+    estimate, that two more launches cost as much as 10,000 reads of one token and KV head.
 
     float32 on a CPU never groups: its tokens depend on the request alone, and a group adds the same
     numbers in another order.
@@ -56,6 +56,7 @@ def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> 
         reads = float(heads_per_row)
         return GroupPolicy(heads_per_row, fixed=10_000 * reads, per_token=reads)
     from octavo.kernels.cpu.amx import HAS_AMX_BF16
+    from octavo.kernels.cpu.integer_dot import HAS_INTEGERS
     from octavo.kernels.cpu.lanes import LANES
     from octavo.kernels.cpu.pair_dot import HAS_PAIRS
     from octavo.kernels.cpu.registers import WIDTH
@@ -66,6 +67,8 @@ def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> 
         return GroupPolicy(heads_per_row, fixed=800, per_head=50, per_token=8, per_vector=4)
     if dtype == torch.float32:
         return GroupPolicy(heads_per_row, fixed=float("inf"))
+    if HAS_INTEGERS:
+        return GroupPolicy(heads_per_row, fixed=1600, per_head=50, per_token=12, per_vector=4.5)
     if WIDTH < LANES:
         return GroupPolicy(heads_per_row, fixed=1600, per_head=50, per_token=4, per_vector=8)
     return GroupPolicy(heads_per_row, fixed=800, per_head=50, per_token=14, per_vector=6.5)

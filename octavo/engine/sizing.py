@@ -2,6 +2,8 @@
 
 CPU:  a byte budget; by default a quarter of the free memory, at most 2 GiB
 GPU:  utilization * total - (own weights + the peak of a step of the largest size), or what is free
+swap: host memory, by default as large as the pool, at most a quarter of what is free, and 1 GiB
+      beside a pool on the CPU (mapped as it is used) or 4 GiB beside one on a GPU (pinned)
 """
 
 import os
@@ -15,6 +17,7 @@ from octavo.engine.model_runner import Model
 
 MAX_DEFAULT_CPU_BYTES = 2 * 2**30
 DEFAULT_CPU_SHARE = 4
+MAX_DEFAULT_SWAP_BYTES = {"cpu": 2**30, "cuda": 4 * 2**30}
 MEMINFO = Path("/proc/meminfo")
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -34,6 +37,15 @@ def num_blocks_within(num_bytes: int, layout: KVLayout) -> int:
             f"{max(num_bytes, 0)} bytes are left for KV, one block needs {layout.block_bytes}"
         )
     return num_bytes // layout.block_bytes
+
+
+def num_swap_blocks(num_bytes: int | None, kv_cache: KVCache) -> int:
+    """Blocks of host memory for swap, in a budget or by default; may be none."""
+    if num_bytes is not None:
+        return num_bytes // kv_cache.block_bytes
+    most = MAX_DEFAULT_SWAP_BYTES[kv_cache.kv.device.type]
+    num_bytes = min(most, free_cpu_bytes() // DEFAULT_CPU_SHARE)
+    return min(num_bytes // kv_cache.block_bytes, kv_cache.num_blocks)
 
 
 def default_cpu_bytes() -> int:

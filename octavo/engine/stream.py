@@ -1,4 +1,4 @@
-"""The outputs of one sequence, on the event loop's side."""
+"""The outputs of one request's samples, on the event loop's side."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,12 +8,13 @@ from octavo.engine.sequence import SequenceOutput
 
 
 class SequenceStream:
-    """Iterates over a sequence's outputs up to the one that finishes it.
+    """Iterates over a request's outputs up to the one that finishes its last sample.
 
     Iteration raises EngineDied, or the output's own error, instead of ending early.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_samples: int = 1) -> None:
+        self._num_open = num_samples
         self._queue: asyncio.Queue[SequenceOutput | Exception] = asyncio.Queue()
         self._has_ended = False
         self._take: Callable[[SequenceOutput], bool] | None = None
@@ -28,7 +29,9 @@ class SequenceStream:
         if isinstance(output, Exception):
             self._has_ended = True
             raise output
-        self._has_ended = output.finish_reason is not None
+        if output.finish_reason is not None:
+            self._num_open -= 1
+            self._has_ended = self._num_open == 0
         return output
 
     async def not_taken(self, take: Callable[[SequenceOutput], bool]) -> SequenceOutput:

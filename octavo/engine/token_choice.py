@@ -12,27 +12,32 @@ from collections.abc import Sequence as Listed
 import numpy as np
 import torch
 
+from octavo.engine.beam_choice import choose_beams
 from octavo.engine.choice import Choice, PromptScore, ScoredToken
+from octavo.engine.draft_row import BatchRow
 from octavo.engine.errors import InvalidLogits, NoTokenLeft
 from octavo.engine.logit_rules import apply_rules
 from octavo.engine.logprobs import on_host, score
 from octavo.engine.sampler import sample
-from octavo.engine.sequence import Sequence
 from octavo.engine.step_plan import Chunk
 
 
-def choose(logits: torch.Tensor, seqs: Listed[Sequence]) -> list[Choice]:
-    """Choose the next token of each sequence.
+def choose(logits: torch.Tensor, seqs: Listed[BatchRow]) -> list[Choice]:
+    """Choose the token behind each row.
 
     logits: [len(seqs), vocab_size], in the model's dtype; not changed.
     """
     special = [row for row, seq in enumerate(seqs) if not seq.is_plain]
     if not special:
         return [*sample(logits, seqs)]
-    ruled = [row for row in special if seqs[row].has_rules]
+    ruled = [row for row in special if seqs[row].has_rules and seqs[row].beams is None]
+    if ruled:  # first of all: masks of grammars are made while a GPU still computes the logits
+        own = logits[ruled].float()
+        apply_rules(own, [seqs[row] for row in ruled])
     chosen: list[Choice] = [*sample(logits, seqs, skipped=frozenset(ruled))]
+    choose_beams(logits, seqs, special, chosen)
     if ruled:
-        _choose_by_rules(logits, seqs, ruled, chosen)
+        _choose_by_rules(own, seqs, ruled, chosen)
     asked = [row for row in special if seqs[row].sampling.logprobs is not None]
     if asked:
         _score_chosen(logits, seqs, asked, chosen)
@@ -63,7 +68,7 @@ def _score_chunk(logits: torch.Tensor, chunk: Chunk) -> PromptScore:
 
 
 def _score_chosen(
-    logits: torch.Tensor, seqs: Listed[Sequence], asked: list[int], chosen: list[Choice]
+    logits: torch.Tensor, seqs: Listed[BatchRow], asked: list[int], chosen: list[Choice]
 ) -> None:
     """Give the tokens of the asked rows their log-probabilities."""
     for row, line in zip(asked, on_host(logits[asked]), strict=True):
@@ -74,18 +79,29 @@ def _score_chosen(
 
 
 def _choose_by_rules(
-    logits: torch.Tensor, seqs: Listed[Sequence], ruled: list[int], chosen: list[Choice]
+    own: torch.Tensor, seqs: Listed[BatchRow], ruled: list[int], chosen: list[Choice]
 ) -> None:
-    """Set `chosen` of the ruled rows, which holds InvalidLogits where the model's own are that."""
-    own = logits[ruled].float()
+    """Set `chosen` of the ruled rows, which holds InvalidLogits where the model's own are that.
+
+    own: [len(ruled), vocab_size], by their rules.
+    """
     ruled_seqs = [seqs[row] for row in ruled]
-    apply_rules(own, ruled_seqs)
     for row, seq, choice in zip(ruled, ruled_seqs, sample(own, ruled_seqs), strict=True):
         if isinstance(chosen[row], InvalidLogits):
             continue
         if isinstance(choice, InvalidLogits):
             choice = NoTokenLeft(
                 f"no token is left to choose for output token {seq.num_output_tokens}: "
-                "allowed_token_ids and bad_words rule out every one"
+                f"{_why_none_is_left(seq)}"
             )
         chosen[row] = choice
+
+
+def _why_none_is_left(seq: BatchRow) -> str:
+    constraint, matcher = seq.sampling.constraint, seq.rules.matcher
+    if constraint is None or matcher is None:
+        return "allowed_token_ids and bad_words rule out every one"
+    if matcher.failure is not None:
+        return f"{constraint.field}: {matcher.failure}"
+    others = "min_tokens, allowed_token_ids and bad_words rule out the others"
+    return f"{constraint.field} leaves few, and {others}"

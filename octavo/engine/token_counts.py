@@ -30,6 +30,13 @@ class TokenCounts:
         """[N], 1 or more each."""
         return self._counts[: len(self)]
 
+    def copy(self) -> "TokenCounts":
+        """Counts of the same tokens, that go on by themselves."""
+        twin = TokenCounts()
+        twin._places = self._places.copy()
+        twin._token_ids, twin._counts = self._token_ids.copy(), self._counts.copy()
+        return twin
+
     def add(self, token_id: int) -> None:
         """One more of it."""
         place = self._places.get(token_id)

@@ -6,6 +6,8 @@ pings that often, or it answers GOAWAY and every lease on the connection dies wi
 
 import grpc
 
+from octavo.rpc.tls import PEER_NAME, TlsFiles
+
 KEEPALIVE_TIME_MS = 5_000
 KEEPALIVE_TIMEOUT_MS = 2_000
 MIN_PING_INTERVAL_MS = 2_000
@@ -50,6 +52,14 @@ def server_options(
     ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel between our own processes."""
-    return grpc.aio.insecure_channel(address, options=channel_options())
+def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.aio.Channel:
+    """A channel between our own processes; a unix socket is never encrypted.
+
+    Raises:
+        OSError: a certificate cannot be read.
+    """
+    options: list[tuple[str, int | str]] = [*channel_options()]
+    if tls is None or address.startswith("unix:"):
+        return grpc.aio.insecure_channel(address, options=options)
+    options.append(("grpc.ssl_target_name_override", PEER_NAME))
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)

@@ -6,8 +6,10 @@
       Unsupported      UNIMPLEMENTED        a field of a feature that this version lacks
       Duplicate        ALREADY_EXISTS
       Precondition     FAILED_PRECONDITION  two processes do not fit together; names the field
+      Unauthenticated  UNAUTHENTICATED      no API key, or one that is not known
       Overloaded       RESOURCE_EXHAUSTED   carries when to come back
-      NoWorker         UNAVAILABLE          says what to do
+      NoWorker         UNAVAILABLE          says what to do and when to come back
+      Draining         UNAVAILABLE          this process takes no new work; another one does
       Aborted          ABORTED              a newer attempt took over
       DataLoss         DATA_LOSS            bytes failed their check
       Expired          DEADLINE_EXCEEDED
@@ -29,6 +31,7 @@ from grpc_status import rpc_status
 logger = logging.getLogger(__name__)
 
 DOMAIN = "octavo"
+UNAVAILABLE_RETRY_S = 1.0  # a worker joins, and endpoints change, within about so long
 STATUS_DETAILS_KEY = "grpc-status-details-bin"  # in trailing metadata, by gRPC's convention
 # A status of more than 8 KiB may be replaced by gRPC's own. The message goes twice or three times,
 # once with 3 bytes for each byte that is not ASCII.
@@ -39,6 +42,7 @@ class RequestError(Exception):
     """A failure with a status code; subclasses choose the code."""
 
     code = grpc.StatusCode.INTERNAL
+    reason: str | None = None  # of ErrorInfo; by default the code's name
 
     def __init__(
         self, message: str, *, field: str | None = None, retry_after_s: float | None = None
@@ -79,6 +83,10 @@ class Precondition(RequestError):
         super().__init__(message, field=field)
 
 
+class Unauthenticated(RequestError):
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+
 class Overloaded(RequestError):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -88,6 +96,15 @@ class Overloaded(RequestError):
 
 class NoWorker(RequestError):
     code = grpc.StatusCode.UNAVAILABLE
+
+    def __init__(self, message: str, retry_after_s: float = UNAVAILABLE_RETRY_S) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+
+
+class Draining(NoWorker):
+    """Nothing was begun: another process may run the request at once."""
+
+    reason = "DRAINING"
 
 
 class Aborted(RequestError):
@@ -107,7 +124,7 @@ def status_of(error: RequestError) -> status_pb2.Status:
     number, _ = error.code.value
     status = status_pb2.Status(code=number, message=error.message)
     metadata = {"field": error.field} if error.field else {}
-    reason = code_pb2.Code.Name(number)
+    reason = error.reason or code_pb2.Code.Name(number)
     _attach(status, error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata))
     if isinstance(error, InvalidRequest):
         violation = error_details_pb2.BadRequest.FieldViolation(

@@ -4,12 +4,16 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from octavo.rpc.api_keys import KeyInterceptor, KeyRing
 from octavo.rpc.channels import INTERNAL_MESSAGE_BYTES, server_options
+from octavo.rpc.exposure import is_local
+from octavo.rpc.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -26,30 +30,41 @@ class Server:
         max_message_bytes: int = INTERNAL_MESSAGE_BYTES,
         *,
         shares_port: bool = False,
+        keys: KeyRing | None = None,
     ) -> None:
         """service_names: full names, as in `DESCRIPTOR.services_by_name[...].full_name`.
 
         shares_port: with other processes that say so, too; the kernel spreads connections.
+        keys: who may call; None lets everybody.
         """
         self.service_names = service_names
         self._is_alive = True
-        self._is_draining = False
+        self.is_draining = False
         options = server_options(max_message_bytes, shares_port=shares_port)
-        self.grpc = grpc.aio.server(options=options)
+        locks = [KeyInterceptor(keys)] if keys is not None else None
+        self.grpc = grpc.aio.server(options=options, interceptors=locks)
         self.health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self.grpc)
         names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self.grpc)
 
-    async def start(self, address: str, private_address: str | None = None) -> int:
+    async def start(
+        self, address: str, private_address: str | None = None, tls: TlsFiles | None = None
+    ) -> int:
         """Listen and return the port (0 for a unix socket). Not ready until `set_ready`.
 
-        private_address: one more to listen on.
+        private_address: one more to listen on, never encrypted.
+        tls: of `address`, unless it is a unix socket.
 
         Raises:
             RuntimeError: an address cannot be bound.
         """
-        port = self.grpc.add_insecure_port(address)
+        if tls is None or address.startswith("unix:"):
+            if not is_local(address):
+                logger.warning("%s is open to the network without encryption", address)
+            port = self.grpc.add_insecure_port(address)
+        else:
+            port = self.grpc.add_secure_port(address, tls.server_credentials())
         if private_address is not None:
             self.grpc.add_insecure_port(private_address)
         await self.health.set("", SERVING)
@@ -59,7 +74,7 @@ class Server:
 
     async def set_ready(self, is_ready: bool) -> None:
         """Report every service's state. A server that drains is not ready, whatever it is told."""
-        is_ready = is_ready and not self._is_draining
+        is_ready = is_ready and not self.is_draining
         for name in self.service_names:
             await self.health.set(name, SERVING if is_ready else NOT_SERVING)
 
@@ -71,13 +86,19 @@ class Server:
 
     async def drain(self, grace_s: float) -> None:
         """Not ready at once; open calls may finish within the grace, then they are cancelled."""
-        self._is_draining = True
+        self.is_draining = True
         await self.set_ready(False)
         await self.grpc.stop(grace_s)
 
 
+class Drainable(Protocol):
+    """What takes no new work once it is told, and lets open work end."""
+
+    async def drain(self, grace_s: float) -> None: ...
+
+
 async def serve_until_signal(
-    server: Server, grace_s: float, on_drain: Callable[[], Awaitable[None]] | None = None
+    server: Drainable, grace_s: float, on_drain: Callable[[], Awaitable[None]] | None = None
 ) -> None:
     """Wait for SIGTERM or SIGINT, then drain. A second signal ends the grace."""
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -107,7 +128,7 @@ async def serve_until_signal(
 
 
 async def _drain(
-    server: Server, grace_s: float, on_drain: Callable[[], Awaitable[None]] | None
+    server: Drainable, grace_s: float, on_drain: Callable[[], Awaitable[None]] | None
 ) -> None:
     if on_drain is not None:
         await on_drain()

@@ -16,6 +16,7 @@ from octavo.text.chat_template import ChatTemplate
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.encoding import token_ids_of
 from octavo.text.pretrained import load_pretrained
+from octavo.text.token_text import TokenTexts
 
 
 class Tokenizer:
@@ -31,9 +32,11 @@ class Tokenizer:
         start = self._backend.encode("", add_special_tokens=True).ids[:1]
         self._adds_bos = start == [self.bos_token_id]
         added = self._backend.get_added_tokens_decoder()
-        self._special_ids = frozenset(i for i, token in added.items() if token.special)
+        self.special_tokens = {i: token.content for i, token in added.items() if token.special}
+        self._special_ids = frozenset(self.special_tokens)
         self.chat_template = ChatTemplate(pretrained)
         self._byte_tokens = byte_tokens(self._backend)
+        self.token_texts = TokenTexts(self, self._backend, self._byte_tokens)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -57,6 +60,10 @@ class Tokenizer:
     def bos_token_id(self) -> int | None:
         token_id: int | None = self._pretrained.bos_token_id
         return token_id
+
+    def token(self, token_id: int) -> str:
+        """As the vocabulary spells it."""
+        return str(self._backend.id_to_token(token_id))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Encode raw text; with special tokens, exactly one BOS even if the text spells it too."""

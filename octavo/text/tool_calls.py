@@ -33,6 +33,15 @@ class ToolCallFormat:
     # Whether an output may begin with a call's JSON itself. Such an object is a call only if it has
     # arguments and names one of the request's tools: a JSON answer looks much alike.
     is_bare: bool = False
+    # How a grammar writes calls, which is how models are taught to.
+    arguments_key: str = "arguments"
+    separator: str = "\n"  # between two calls
+    padding: str = ""  # around a call's JSON
+
+    @property
+    def written_opener(self) -> str:
+        """What a grammar puts before a call."""
+        return "" if self.is_bare else self.opener
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -40,9 +49,14 @@ class ToolCallFormat:
         return (self.opener, self.closer) if self.closer else (self.opener,)
 
 
-HERMES = ToolCallFormat(name="hermes", opener="<tool_call>", closer="</tool_call>")
+HERMES = ToolCallFormat(name="hermes", opener="<tool_call>", closer="</tool_call>", padding="\n")
 LLAMA3_JSON = ToolCallFormat(
-    name="llama3_json", opener="<|python_tag|>", separators=";,", is_bare=True
+    name="llama3_json",
+    opener="<|python_tag|>",
+    separators=";,",
+    is_bare=True,
+    arguments_key="parameters",
+    separator="; ",
 )
 FORMATS = {format.name: format for format in (HERMES, LLAMA3_JSON)}
 AUTO, NONE = "auto", "none"

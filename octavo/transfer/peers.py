@@ -18,6 +18,7 @@ import grpc
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.channels import open_channel
 from octavo.rpc.errors import Expired, InvalidRequest, NoWorker, Precondition
+from octavo.rpc.tls import TlsFiles
 from octavo.transfer.layout import check_layout
 from octavo.transfer.namespace import shared_memory_namespace
 from octavo.transfer.peer_errors import from_peer
@@ -81,6 +82,7 @@ class Peers:
     """Known peers by address."""
 
     layout: worker_pb2.KvLayout
+    tls: TlsFiles | None = None
     transport: str = "auto"  # shared memory where it can be; or "shared_memory", or "bytes"
     _peers: dict[str, Peer] = field(default_factory=dict)
     # A lock lives as long as somebody meets the peer at its address.
@@ -130,7 +132,7 @@ class Peers:
             return peer
 
     async def _meet(self, ref: worker_pb2.WorkerRef) -> Peer:
-        channel = open_channel(ref.address)
+        channel = open_channel(ref.address, self.tls)
         name = f"prefill worker at {ref.address}"
         try:
             with from_peer(name):

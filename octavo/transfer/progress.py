@@ -8,6 +8,13 @@ from octavo.internal.v1alpha1 import worker_pb2
 UNFINISHED = 0  # FINISH_REASON_UNSPECIFIED
 
 
+def are_finished(first: worker_pb2.PullKvResponse.Completed) -> bool:
+    """Whether the first token ended every sample: nothing is to be decoded, no block is needed."""
+    return all(token.finish_reason != UNFINISHED for token in first.tokens) and not (
+        first.HasField("candidates")
+    )
+
+
 @dataclass(slots=True)
 class PromptProgress:
     """Blocks are complete when all their layers are written; a complete block never changes."""
@@ -16,7 +23,7 @@ class PromptProgress:
     block_size: int
     block_ids: tuple[int, ...] = ()
     num_computed_tokens: int = 0
-    token: worker_pb2.TokenDelta | None = None  # the first one, once sampled
+    first: worker_pb2.PullKvResponse.Completed | None = None  # tokens, once they are sampled
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -35,18 +42,17 @@ class PromptProgress:
 
     def needs_no_more(self, next_block: int) -> bool:
         """Whether a pull that has everything before `next_block` may end."""
-        if self.token is None:
+        if self.first is None:
             return False
-        # A first token that ends the sequence leaves nothing to decode: no block is needed.
-        return next_block >= self.num_blocks or self.token.finish_reason != UNFINISHED
+        return next_block >= self.num_blocks or are_finished(self.first)
 
     def advance(self, block_ids: tuple[int, ...], num_computed_tokens: int) -> None:
         self.block_ids = block_ids
         self.num_computed_tokens = num_computed_tokens
         self._changed.set()
 
-    def finish(self, token: worker_pb2.TokenDelta) -> None:
-        self.token = token
+    def finish(self, first: worker_pb2.PullKvResponse.Completed) -> None:
+        self.first = first
         self._changed.set()
 
     async def change(self) -> None:

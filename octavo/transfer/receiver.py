@@ -27,7 +27,7 @@ from octavo.transfer.digest import block_digests
 from octavo.transfer.framing import MalformedFrame, decode
 from octavo.transfer.peer_errors import from_peer
 from octavo.transfer.peers import Peer, PullCall
-from octavo.transfer.progress import UNFINISHED
+from octavo.transfer.progress import are_finished
 from octavo.transfer.segment import SegmentError
 
 logger = logging.getLogger(__name__)
@@ -117,10 +117,13 @@ class KvPull:
         """Blocks received and verified so far."""
         return self._next_block - self._order.first_block
 
-    async def receive(self) -> worker_pb2.TokenDelta:
-        """Take every chunk; returns the first token when all blocks are verified.
+    async def receive(self, num_samples: int) -> worker_pb2.PullKvResponse.Completed:
+        """Take every chunk; returns the first tokens when all blocks are verified.
 
-        A token with a finish reason may come before the last block.
+        Those that all have finish reasons may come before the last block.
+
+        Args:
+            num_samples: tokens that must come; 0 for the candidates of a beam search.
 
         Raises:
             DataLoss: bytes failed their check, or the peer sent what cannot be.
@@ -136,7 +139,8 @@ class KvPull:
             except MalformedFrame as error:
                 raise self._broken(str(error)) from error
             if response.HasField("completed"):
-                return self._checked_token(response.completed.token)
+                self._check_first(response.completed, num_samples)
+                return response.completed
             if not response.HasField("chunk"):
                 raise self._broken("a message has neither a chunk nor an end")
             await self._take(response.chunk, payload)
@@ -191,13 +195,20 @@ class KvPull:
             raise self._broken(f"chunk {chunk.chunk} has {len(payload)} bytes, not {num_bytes}")
         return payload
 
-    def _checked_token(self, token: worker_pb2.TokenDelta) -> worker_pb2.TokenDelta:
-        if len(token.token_ids) != 1:
-            raise self._broken(f"it ended with {len(token.token_ids)} tokens, not 1")
+    def _check_first(self, first: worker_pb2.PullKvResponse.Completed, num_samples: int) -> None:
+        tokens = first.tokens
+        if [token.sample for token in tokens] != list(range(num_samples)):
+            raise self._broken(f"it ended with tokens of {len(tokens)} samples, not {num_samples}")
+        for token in tokens:
+            if len(token.token_ids) != 1:
+                raise self._broken(f"it ended with {len(token.token_ids)} tokens, not 1")
+        candidates = first.candidates
+        num_ids = len(candidates.token_ids)
+        if num_ids != len(candidates.scores) or (num_ids > 0) != (num_samples == 0):
+            raise self._broken(f"it ended with {num_ids} candidates of a beam search")
         missing = len(self._order.block_ids) - self._next_block
-        if missing and token.finish_reason == UNFINISHED:
+        if missing and not are_finished(first):
             raise self._broken(f"it ended while {missing} blocks are missing")
-        return token
 
     def _broken(self, what: str) -> DataLoss:
         return DataLoss(

@@ -44,7 +44,7 @@ class SendPath:
 
 
 class ChunkSender:
-    """Sends one prompt's blocks, then its first token."""
+    """Sends one prompt's blocks, then its first tokens."""
 
     def __init__(
         self, path: SendPath, segment: StagingSegment | None, window: Window, write: Write
@@ -66,8 +66,8 @@ class ChunkSender:
                 next_block = max(next_block, end)
             else:
                 await progress.change()
-        completed = worker_pb2.PullKvResponse.Completed(token=progress.token)
-        await self._write(worker_pb2.PullKvResponse(completed=completed).SerializeToString())
+        last = worker_pb2.PullKvResponse(completed=progress.first)
+        await self._write(last.SerializeToString())
         await self._window.wait_until_empty()
         self._path.counters.blocks += next_block - first_block
         self._path.counters.bytes += (next_block - first_block) * block_bytes

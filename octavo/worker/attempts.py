@@ -78,6 +78,11 @@ class Attempts(Generic[State]):
     def __len__(self) -> int:
         return len(self._open)
 
+    def end_all(self, error: RequestError) -> None:
+        """End every open leg with `error`."""
+        for attempt in self._open.values():
+            attempt.end(error)
+
     def is_open(self, key: RequestKey) -> bool:
         """Whether this very attempt has a leg here."""
         attempt = self._open.get(key.request_id)

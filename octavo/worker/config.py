@@ -4,10 +4,15 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from octavo.checkpoint.adapter_config import parse_adapters
 from octavo.engine.config import EngineConfig
 from octavo.engine.core_set import parse_cores
+from octavo.logs import check_log_settings
+from octavo.rpc.exposure import check_plaintext
+from octavo.rpc.tls import TlsFiles
 
 TRANSPORTS = ("auto", "shared_memory", "bytes")
+AUTO_CORES = "auto"
 _WILDCARD = re.compile(r"(0\.0\.0\.0|\[::\]|\*|):\d+")
 
 
@@ -30,6 +35,13 @@ class WorkerConfig:
         default=None, metadata={"help": "Name in logs and Redis; default: role, host and pid."}
     )
     redis_url: str | None = field(default=None, metadata={"help": "Default: no Redis."})
+    internal_tls_dir: Path | None = field(
+        default=None,
+        metadata={"help": "Folder of tls.crt, tls.key and ca.crt: mTLS with routers and workers."},
+    )
+    insecure: bool = field(
+        default=False, metadata={"help": "Serve without encryption beyond this machine."}
+    )
     dtype: str = field(default="auto", metadata={"help": "auto, float32, bfloat16 or float16."})
     kv_dtype: str = field(
         default="auto", metadata={"help": "auto (as dtype) or fp8 (GPU, 8.9 or later)."}
@@ -47,6 +59,10 @@ class WorkerConfig:
     )
     cuda_graphs: bool = field(
         default=True, metadata={"help": "Replay decode steps on a GPU instead of launching them."}
+    )
+    max_draft_tokens: int = field(
+        default=8,
+        metadata={"help": "Tokens a step guesses ahead for a sequence by prompt lookup; 0: none."},
     )
     gpu_memory_utilization: float = field(
         default=0.9, metadata={"help": "Share of a GPU for weights, activations and KV."}
@@ -67,20 +83,39 @@ class WorkerConfig:
     )
     cpu_cores: str | None = field(
         default=None,
-        metadata={"help": "Compute on these cores only, as 0-3,8; default: on one, anywhere."},
+        metadata={
+            "help": "Compute on these cores only, as 0-3,8; auto: on all this process may use, "
+            "no more than its share of processor time keeps busy; default: on one, anywhere."
+        },
     )
     core_board: Path | None = field(
         default=None,
         metadata={"help": "File by which workers of one host lend each other idle cpu_cores."},
     )
+    lora: tuple[str, ...] = field(
+        default=(), metadata={"help": "NAME=FOLDER of a LoRA adapter in PEFT's format; repeat it."}
+    )
+    lora_root: Path | None = field(
+        default=None,
+        metadata={
+            "help": "Adapters below this folder may be loaded by LoadAdapter; default: none."
+        },
+    )
+    max_loras: int = field(default=16, metadata={"help": "Adapters loaded at once."})
+    max_lora_rank: int = field(default=64, metadata={"help": "Largest rank of an adapter."})
     max_request_s: float = field(
         default=600.0, metadata={"help": "Ends requests that came without a deadline."}
     )
     drain_timeout_s: float = field(
         default=30.0, metadata={"help": "How long open streams may finish after SIGTERM."}
     )
+    log_level: str = field(default="info", metadata={"help": "debug, info, warning or error."})
+    log_format: str = field(
+        default="text", metadata={"help": "text, or json for an object a line."}
+    )
 
     def __post_init__(self) -> None:
+        check_log_settings(self.log_level, self.log_format)
         if not self.model:
             raise ValueError("model must name a folder, a GGUF file or a hub id")
         if self.transport not in TRANSPORTS:
@@ -91,15 +126,23 @@ class WorkerConfig:
             raise ValueError(
                 f"advertise_address is needed: {self.listen_address} is no address to reach"
             )
+        if self.internal_tls is None:
+            check_plaintext(self.listen_address, self.insecure, "--internal-tls-dir")
         if not self.max_request_s > 0:
             raise ValueError(f"max_request_s must be positive, got {self.max_request_s}")
         if not self.drain_timeout_s >= 0:
             raise ValueError(f"drain_timeout_s must not be negative, got {self.drain_timeout_s}")
-        if self.cpu_cores is not None:
+        if self.cpu_cores is None:
+            if self.core_board is not None:
+                raise ValueError("core_board needs cpu_cores: which cores are this worker's?")
+        elif self.cpu_cores != AUTO_CORES:
             parse_cores(self.cpu_cores)
-        elif self.core_board is not None:
-            raise ValueError("core_board needs cpu_cores: which cores are this worker's?")
         self.engine_config()  # checks the rest
+
+    @property
+    def internal_tls(self) -> TlsFiles | None:
+        """What this worker shows to routers and other workers, and asks of them."""
+        return TlsFiles.in_folder(self.internal_tls_dir) if self.internal_tls_dir else None
 
     def engine_config(self) -> EngineConfig:
         """What the engine is told."""
@@ -114,9 +157,14 @@ class WorkerConfig:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             cuda_graphs=self.cuda_graphs,
+            max_draft_tokens=self.max_draft_tokens,
             gpu_memory_utilization=self.gpu_memory_utilization,
             kv_cache_bytes=self.kv_cache_bytes,
             num_blocks=self.num_blocks,
+            preemption="recompute",  # no memory for swap where leases are never preempted
+            lora=parse_adapters(self.lora),
+            max_loras=self.max_loras,
+            max_lora_rank=self.max_lora_rank,
         )
 
     def reachable_address(self, port: int) -> str:

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 import torch
 
-from octavo.engine.core_set import CoreSet, allowed_cores, parse_cores
+from octavo.engine.core_set import CoreSet, allowed_cores, llm_cores, parse_cores
 from octavo.engine.cores import AnyCore, Cores
 from octavo.engine.pinned_team import PinnedTeam
 from octavo.kernels.cpu.team import HelperCore
-from octavo.worker.config import WorkerConfig
+from octavo.worker.config import AUTO_CORES, WorkerConfig
 from octavo.worker.core_board import CoreBoard, OwnCores
 
 
@@ -50,7 +50,7 @@ def cores_of(config: WorkerConfig) -> Cores:
     torch.set_num_threads(1)
     if config.cpu_cores is None:
         return AnyCore()
-    own = parse_cores(config.cpu_cores)
+    own = llm_cores(None) if config.cpu_cores == AUTO_CORES else parse_cores(config.cpu_cores)
     if config.core_board is None:
         return PinnedTeam(own[0], [HelperCore(core) for core in own[1:]])
     return LendingTeam(own, CoreBoard(config.core_board))

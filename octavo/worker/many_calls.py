@@ -123,13 +123,15 @@ class _ManyCalls:
             call.start(self._handler, item.request)
         # Anything else is meant for a call that has just ended.
 
-    def put_tokens(self, call_id: int, first_index: int, token_ids: Ids[int]) -> bool:
+    def put_tokens(self, call_id: int, first_index: int, token_ids: Ids[int], sample: int) -> bool:
         """Send tokens of a Decode call that goes on; False if there is no room for them now."""
         if not self._has_room.is_set():
             return False
         # Written into their place: copies of an item and its parts would cost twice as much.
         item = self._unsent.items.add(call=call_id)
         item.response.tokens.first_index = first_index
+        if sample:
+            item.response.tokens.sample = sample
         item.response.tokens.token_ids.extend(token_ids)
         self._told()
         return True
@@ -183,10 +185,10 @@ class Call:
         await self._calls.wait_for_room()
         self._calls.respond(self._id, message)
 
-    def write_tokens(self, first_index: int, token_ids: Ids[int]) -> bool:
-        """Write tokens, from output index first_index on, without waiting; False if that cannot
-        be done now."""
-        return self._calls.put_tokens(self._id, first_index, token_ids)
+    def write_tokens(self, first_index: int, token_ids: Ids[int], sample: int = 0) -> bool:
+        """Write tokens of a sample, from output index first_index on, without waiting; False if
+        that cannot be done now."""
+        return self._calls.put_tokens(self._id, first_index, token_ids, sample)
 
     def time_remaining(self) -> float | None:
         """Seconds until the call's time is over."""

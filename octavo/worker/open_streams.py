@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from octavo.rpc.errors import NoWorker
+from octavo.rpc.errors import Draining
 
 
 class OpenStreams:
@@ -26,10 +26,10 @@ class OpenStreams:
         """Count a stream.
 
         Raises:
-            NoWorker: the worker drains, and the stream is no part of a request it runs.
+            Draining: the worker drains, and the stream is no part of a request it runs.
         """
         if self.is_draining and not belongs_to_open_request:
-            raise NoWorker("this worker is draining; send the request to another one")
+            raise Draining("this worker is draining; send the request to another one")
         self.num_open += 1
         self.num_served += 1
         self._idle.clear()

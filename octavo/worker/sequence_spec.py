@@ -1,10 +1,13 @@
 """SequenceSpec from the wire, checked at the worker's edge: routers are not its only callers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo.block_key import GROUP_KEY_BYTES
+from octavo.engine.adapter import Adapter
+from octavo.engine.adapters import Adapters
+from octavo.engine.errors import UnknownAdapter
 from octavo.internal.v1alpha1 import worker_pb2
-from octavo.rpc.errors import InvalidRequest
+from octavo.rpc.errors import InvalidRequest, NotFound
 from octavo.rpc.sampling import invalid_sampling, sampling_from_proto
 from octavo.sampling_params import (
     SamplingParams,
@@ -23,6 +26,7 @@ class InputLimits:
     max_prompt_context_tokens: int  # prompt and at least one more token
     max_context_tokens: int  # prompt and max_tokens
     eos_token_ids: frozenset[int] = frozenset()
+    adapters: Adapters = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class SequenceSpec:
     output_token_ids: list[int]
     sampling: SamplingParams
     group_key: bytes
+    adapter: Adapter | None = None
 
     @property
     def token_ids(self) -> list[int]:
@@ -45,6 +50,7 @@ def read_sequence(message: worker_pb2.SequenceSpec, limits: InputLimits) -> Sequ
 
     Raises:
         InvalidRequest, Unsupported: names the field and the limit.
+        NotFound: the adapter is not loaded here.
     """
     key = RequestKey.from_proto(message.key, "sequence.key")
     if len(message.group_key) != GROUP_KEY_BYTES:
@@ -53,7 +59,7 @@ def read_sequence(message: worker_pb2.SequenceSpec, limits: InputLimits) -> Sequ
             f"sequence.group_key must have {GROUP_KEY_BYTES} bytes, got {len(message.group_key)}",
         )
     sampling = sampling_from_proto(message.sampling, message.output)
-    if sampling.seed is None:
+    if sampling.seed is None and sampling.beam_search is None:
         raise InvalidRequest("sequence.sampling.seed", "sequence.sampling.seed must be set")
     try:
         sampling.check_vocabulary(limits.vocab_size, limits.eos_token_ids)
@@ -65,9 +71,21 @@ def read_sequence(message: worker_pb2.SequenceSpec, limits: InputLimits) -> Sequ
         list(message.output_token_ids),
         sampling,
         message.group_key,
+        find_adapter(message.adapter, limits.adapters) if message.HasField("adapter") else None,
     )
     _check(spec, limits)
     return spec
+
+
+def find_adapter(ref: worker_pb2.AdapterRef, adapters: Adapters) -> Adapter:
+    """Raise NotFound unless just these weights are loaded here under that name."""
+    try:
+        adapter = adapters.named(ref.name)
+    except UnknownAdapter as error:
+        raise NotFound(str(error), field="lora_adapter") from error
+    if adapter.fingerprint != ref.fingerprint:
+        raise NotFound(f"adapter {ref.name!r} has other weights here", field="lora_adapter")
+    return adapter
 
 
 def _check(spec: SequenceSpec, limits: InputLimits) -> None:
@@ -88,6 +106,8 @@ def _check(spec: SequenceSpec, limits: InputLimits) -> None:
                 f"{len(spec.output_token_ids)} output tokens are given, "
                 f"max_tokens is {sampling.max_tokens}"
             )
+        if spec.output_token_ids and sampling.num_rows > 1:
+            raise ValueError("samples of an earlier attempt go on alone, beams start again")
         check_prompt(spec.token_ids, limits.vocab_size, limits.max_prompt_context_tokens)
     except ValueError as error:
         raise InvalidRequest(field, f"{field}: {error}") from error

@@ -1,4 +1,4 @@
-"""WorkerService: who a worker is, what it holds and how busy it is."""
+"""WorkerService: who a worker is, what it holds, how busy it is, which adapters it loads."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,6 +12,7 @@ from octavo.engine.loop import EngineLoop
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.errors import errors_to_status
 from octavo.transfer.counters import TransferCounters
+from octavo.worker.adapters import WorkerAdapters
 from octavo.worker.engine_errors import engine_errors
 from octavo.worker.open_streams import OpenStreams
 
@@ -23,6 +24,13 @@ MAX_SILENCE_S = 1.0
 LoadContext = grpc.aio.ServicerContext[worker_pb2.WatchLoadRequest, worker_pb2.WatchLoadResponse]
 WorkerContext = grpc.aio.ServicerContext[worker_pb2.GetWorkerRequest, worker_pb2.GetWorkerResponse]
 
+LoadAdapterContext = grpc.aio.ServicerContext[
+    worker_pb2.LoadAdapterRequest, worker_pb2.LoadAdapterResponse
+]
+UnloadAdapterContext = grpc.aio.ServicerContext[
+    worker_pb2.UnloadAdapterRequest, worker_pb2.UnloadAdapterResponse
+]
+
 
 @dataclass(slots=True)
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -33,6 +41,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     loop: EngineLoop
     streams: OpenStreams
     transfers: TransferCounters
+    adapters: WorkerAdapters
 
     async def GetWorker(
         self, _: worker_pb2.GetWorkerRequest, context: WorkerContext
@@ -49,6 +58,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             # The engine counts what the message names, and what it cannot know follows.
             for name in counters.__slots__:
                 setattr(response.counters, name, getattr(counters, name))
+            response.counters.preemptions = counters.preemptions
             response.counters.blocks_transferred = self.transfers.blocks
             response.counters.bytes_transferred = self.transfers.bytes
             response.counters.digest_mismatches = self.transfers.digest_mismatches
@@ -63,14 +73,32 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             with engine_errors():
                 while True:
                     load, was_draining = self.loop.load, self.streams.is_draining
+                    adapters = self.adapters.refs
                     is_last = was_draining and self.streams.num_open == 0
                     await context.write(self._sample(load, sequence))
                     if is_last:
                         return
                     sequence += 1
                     await asyncio.sleep(interval_s)
-                    if self.loop.load is load and self.streams.is_draining == was_draining:
+                    is_old = self.loop.load is load and self.adapters.refs is adapters
+                    if is_old and self.streams.is_draining == was_draining:
                         await self._wait_for_news()
+
+    async def LoadAdapter(
+        self, request: worker_pb2.LoadAdapterRequest, context: LoadAdapterContext
+    ) -> worker_pb2.LoadAdapterResponse:
+        response = worker_pb2.LoadAdapterResponse()
+        async with errors_to_status(context):
+            adapter, is_new = await self.adapters.load(request.name, request.path)
+            response = worker_pb2.LoadAdapterResponse(adapter=adapter, is_new=is_new)
+        return response
+
+    async def UnloadAdapter(
+        self, request: worker_pb2.UnloadAdapterRequest, context: UnloadAdapterContext
+    ) -> worker_pb2.UnloadAdapterResponse:
+        async with errors_to_status(context):
+            self.adapters.unload(request.name)
+        return worker_pb2.UnloadAdapterResponse()
 
     def _sample(self, load: Load, sequence: int) -> worker_pb2.WatchLoadResponse:
         return worker_pb2.WatchLoadResponse(
@@ -82,10 +110,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             blocks=_blocks(load),
             steps=load.steps,
             is_draining=self.streams.is_draining,
+            adapters=self.adapters.refs,
         )
 
     async def _wait_for_news(self) -> None:
-        """Another load, the begin of draining or its end, or long silence."""
+        """Another load, other adapters, the begin of draining or its end, or long silence."""
         draining = self.streams.is_draining
         news: list[Coroutine[object, object, object]] = [self.loop.load_change()]
         news.append(

@@ -7,7 +7,9 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from octavo import __version__
 from octavo.block_key import BlockKey
@@ -19,12 +21,15 @@ from octavo.internal.v1alpha1 import worker_pb2
 from octavo.registry.announcer import WorkerAnnouncer
 from octavo.registry.connection import RedisSettings
 from octavo.registry.records import Role, WorkerRecord, new_epoch
+from octavo.rpc.errors import NoWorker
 from octavo.rpc.server import Server, serve_until_signal
 from octavo.transfer.layout import PROTOCOL_VERSION
+from octavo.worker.attempts import Attempts
 from octavo.worker.config import WorkerConfig
 from octavo.worker.cores import cores_of
 from octavo.worker.liveness import watch_engine
 from octavo.worker.open_streams import OpenStreams
+from octavo.worker.self_test import check_engine
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +47,17 @@ _ROLES: dict[Role, worker_pb2.WorkerRole] = {
 
 
 def load_engine(config: WorkerConfig) -> Engine:
-    """Take the cores, load the model, compile the kernels. This process is a worker from now on."""
+    """Take the cores, load the model, compile the kernels, see that it computes.
+
+    This process is a worker from now on.
+
+    Raises:
+        SelfTestFailed: it computes something else; nobody must hear of this worker.
+    """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    return build_engine(config.engine_config(), cores=cores_of(config))
+    engine = build_engine(config.engine_config(), cores=cores_of(config))
+    check_engine(engine)
+    return engine
 
 
 def facts_of(config: WorkerConfig, engine: Engine, role: Role) -> worker_pb2.GetWorkerResponse:
@@ -113,25 +126,21 @@ async def announced(
 
 
 async def serve_until_end(
-    server: Server, loop: EngineLoop, streams: OpenStreams, drain_timeout_s: float
+    server: Server,
+    loop: EngineLoop,
+    streams: OpenStreams,
+    attempts: Attempts[Any],
+    drain_timeout_s: float,
 ) -> None:
-    """Be ready until a signal comes, then let open streams finish.
+    """Be ready until a signal comes, then let open streams finish; what outlives that is told so.
 
     Raises:
         EngineDied: nothing can be served any more.
     """
 
-    async def drain() -> None:
-        await server.set_ready(False)
-        streams.close()
-        try:
-            async with asyncio.timeout(drain_timeout_s):
-                await streams.wait_until_idle()
-        except TimeoutError:
-            logger.warning("%d streams did not end in time", streams.num_open)
-
     await server.set_ready(True)
-    serving = asyncio.create_task(serve_until_signal(server, STOP_GRACE_S, drain))
+    on_drain = partial(drain, server, streams, attempts, drain_timeout_s)
+    serving = asyncio.create_task(serve_until_signal(server, STOP_GRACE_S, on_drain))
     failing = asyncio.create_task(loop.failed.wait())
     watching = asyncio.create_task(watch_engine(loop, server))
     try:
@@ -143,6 +152,20 @@ async def serve_until_end(
     finally:
         for task in (serving, failing, watching):
             task.cancel()
+
+
+async def drain(
+    server: Server, streams: OpenStreams, attempts: Attempts[Any], drain_timeout_s: float
+) -> None:
+    """Not ready at once and no new stream; open ones may end within the time, then are ended."""
+    await server.set_ready(False)
+    streams.close()
+    try:
+        async with asyncio.timeout(drain_timeout_s):
+            await streams.wait_until_idle()
+    except TimeoutError:
+        logger.warning("%d streams did not end in time", streams.num_open)
+        attempts.end_all(NoWorker("this worker ended before the request did"))
 
 
 def _nobody(stored: list[BlockKey], removed: list[BlockKey]) -> None:

@@ -20,9 +20,11 @@ def token_delta(
     token_ids: Ids[int],
     finish_reason: FinishReason | None,
     logprobs: TokenLogprobs | None = None,
+    sample: int = 0,
 ) -> worker_pb2.TokenDelta:
-    """Tokens of the only sample, from output index `first_index` on."""
+    """Tokens of a sample, from output index `first_index` on."""
     return worker_pb2.TokenDelta(
+        sample=sample,
         first_index=first_index,
         token_ids=token_ids,
         finish_reason=_FINISH_REASONS[finish_reason],

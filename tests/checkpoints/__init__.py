@@ -1,5 +1,6 @@
 """Checkpoints that tests make for themselves, and what `transformers` says they should output."""
 
+from checkpoints.circling import PHRASE, circling
 from checkpoints.families import (
     tiny_llama,
     tiny_mistral,
@@ -19,7 +20,9 @@ FAMILIES = {
 
 __all__ = [
     "FAMILIES",
+    "PHRASE",
     "Reference",
+    "circling",
     "reference_generate",
     "reference_logits",
     "reference_run",

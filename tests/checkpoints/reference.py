@@ -39,10 +39,18 @@ def reference_run(
     ignore_eos: bool = False,
 ) -> Reference:
     """`reference_generate` with the lead of each token, which tells a near-tie from a mistake."""
-    model = reference_model(path, dtype)
+    return greedy_run(
+        reference_model(path, dtype), prompt_ids, max_new_tokens, ignore_eos=ignore_eos
+    )
+
+
+def greedy_run(
+    model: Any, prompt_ids: Sequence[int], max_new_tokens: int, *, ignore_eos: bool
+) -> Reference:
+    """`reference_run` of a model that is loaded already."""
     prompt = torch.tensor([list(prompt_ids)])
     output = model.generate(
-        prompt,
+        input_ids=prompt,
         attention_mask=torch.ones_like(prompt),
         max_new_tokens=max_new_tokens,
         do_sample=False,

@@ -40,16 +40,20 @@ class ScriptedService(inference_pb2_grpc.InferenceServiceServicer):
                 await asyncio.Event().wait()
             timing = pb.Timing(prefill_worker="prefill-0")
             timing.total.FromMilliseconds(1500)
-            candidate = pb.Candidate(
-                text="".join(WORDS),
-                token_ids=[1, 2, 3, 4],
-                finish_reason=pb.FINISH_REASON_STOP,
-                matched_stop_token_id=4,
-            )
+            candidates = [
+                pb.Candidate(
+                    index=index,
+                    text="".join(WORDS),
+                    token_ids=[1, 2, 3, 4],
+                    finish_reason=pb.FINISH_REASON_STOP,
+                    matched_stop_token_id=4,
+                )
+                for index in range(request.sampling.n or 1)
+            ]
             return pb.GenerateResponse(
                 request_id=request.request_id,
                 model="tiny",
-                candidates=[candidate],
+                candidates=candidates,
                 usage=USAGE,
                 timing=timing,
             )

@@ -88,6 +88,29 @@ async def test_generate_sends_its_options(service: ScriptedService) -> None:
     assert (sampling.top_p, round(sampling.min_p, 6)) == (0.5, 0.1)
 
 
+async def test_several_answers_are_printed_under_their_numbers(service: ScriptedService) -> None:
+    code, out, err = await run("generate", "hi", "--address", service.address, "-n", "2")
+    assert (code, out) == (0, f"[0] {ANSWER}\n[1] {ANSWER}\n"), err
+    assert service.requests[0].sampling.n == 2
+
+
+async def test_generate_asks_for_structured_output(
+    service: ScriptedService, tmp_path: Path
+) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text('{"type": "object"}', encoding="utf-8")
+    for flags, field, value in (
+        (["--json-schema", str(file)], "json_schema", '{"type": "object"}'),
+        (["--choice", "yes", "--choice", "no"], "choice", ["yes", "no"]),
+    ):
+        code, _, err = await run("generate", "Hi", *flags, "--address", service.address)
+        assert code == 0, err
+        sampling = service.requests[-1].sampling
+        assert sampling.WhichOneof("constraint") == field
+        sent = getattr(sampling, field)
+        assert (list(sent.values) if field == "choice" else sent) == value
+
+
 async def test_generate_offers_tools_and_prints_calls(
     service: ScriptedService, tmp_path: Path
 ) -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from octavo import SamplingParams
+from octavo import BeamSearch, SamplingParams
 from octavo.client.request import generate_request, tokenize_request
+from octavo.rpc.sampling import sampling_from_proto
 
 CHAT = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
 
@@ -41,6 +42,21 @@ def test_a_bad_value_is_named_before_anything_is_sent() -> None:
         generate_request("Hi", SamplingParams(), {"top_k": 1})
     with pytest.raises(TypeError, match="temprature"):
         generate_request("Hi", None, {"temprature": 1})  # type: ignore[typeddict-unknown-key]
+
+
+def test_samples_and_beams_are_sent() -> None:
+    request = generate_request("Hi", None, {"n": 2, "best_of": 3})
+    assert (request.sampling.n, request.sampling.best_of) == (2, 3)
+    beams = BeamSearch(3, 0.5, "never")
+    for request in (
+        generate_request("Hi", None, {"beam_search": beams, "n": 2}),
+        generate_request("Hi", SamplingParams(beam_search=beams, n=2), {}),
+    ):
+        assert request.sampling.n == 2 and not request.sampling.HasField("best_of")
+        sent = sampling_from_proto(request.sampling, request.output)
+        assert sent.beam_search == beams
+    with pytest.raises(ValueError, match="n must be at most beam_search.width, 3, got 4"):
+        generate_request("Hi", None, {"beam_search": beams, "n": 4})
 
 
 def test_token_ids_need_no_tokenizing() -> None:

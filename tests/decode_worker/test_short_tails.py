@@ -69,9 +69,11 @@ async def test_the_same_attempt_may_come_back_with_a_prefill_worker(model: Path)
         assert reply.tokens == expected_tokens(model, prompt_of(50))
 
 
-async def test_a_preempted_request_gives_the_same_tokens(model: Path) -> None:
-    """Both requests fit alone and not together; the later one is recomputed."""
-    async with running_pair(model, decode=TAIL | {"num_blocks": 7}) as pair:
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+async def test_a_preempted_request_gives_the_same_tokens(model: Path, preemption: str) -> None:
+    """Both requests fit alone and not together; the later one gives way."""
+    decode = TAIL | {"num_blocks": 7, "preemption": preemption}
+    async with running_pair(model, decode=decode) as pair:
         first, second = prompt_of(18, seed=1), prompt_of(18, seed=2)
         specs = [sequence(p, greedy(60)) for p in (first, second)]
         for spec in specs:

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from disaggregated.pair import Pair, Reply, running_pair, sequence
-from disaggregated.prompts import expected_tokens, greedy, prompt_of
+from disaggregated.prompts import expected_tokens, prompt_of
 from octavo.internal.v1alpha1 import worker_pb2
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -140,10 +140,10 @@ async def test_every_broken_field_is_named_and_neither_worker_minds(tiny_model: 
             spec.sampling.max_tokens = too_long
             for error in await refusals(pair, spec):
                 assert error.code() is INVALID and "max_tokens" in str(error.details())
-        unsupported = sequence([5], greedy(4))
-        unsupported.sampling.n = 4
-        for error in await refusals(pair, unsupported):
-            assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+        many = sequence([5])
+        many.sampling.n = 129
+        for error in await refusals(pair, many):
+            assert error.code() is INVALID and "n must be" in str(error.details())
         reply = await pair.generate(sequence([5]))
         assert reply.tokens == expected_tokens(tiny_model, [5])
         await pair.wait_until_quiet()

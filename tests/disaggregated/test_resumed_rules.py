@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import grpc
 import pytest
 
 from disaggregated.pair import running_pair, sequence
+from octavo.inference.v1 import inference_pb2
 from octavo.rpc.sampling import output_to_proto
 from octavo.sampling_params import SamplingParams
 
@@ -21,6 +23,15 @@ SAMPLING = SamplingParams(
     bad_words_ids=((70, 80), (80, 90), (100,)),
     logprobs=2,
 )
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "integer", "minimum": 100, "maximum": 99999},
+        "b": {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 3},
+    },
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
 PROMPT = [5 + 7 * i % 350 for i in range(40)]
 
 
@@ -43,4 +54,24 @@ async def test_a_resumed_output_goes_on_as_it_would_have(tiny_model: Path, way: 
             assert reply.deltas[0].first_index == known
             told = [value for delta in reply.deltas for value in delta.logprobs.logprobs]
             assert told == pytest.approx(logprobs[known:], abs=2e-5)
+        await pair.wait_until_quiet()
+
+
+@pytest.mark.parametrize("way", ["pulled", "local"])
+async def test_a_resumed_output_goes_on_in_its_grammar(tiny_model: Path, way: str) -> None:
+    """It is replayed, so that the text as a whole is what was asked for."""
+    sampling = SamplingParams(seed=5, max_tokens=120, json_schema=SCHEMA)
+    async with running_pair(tiny_model) as pair:
+        run = pair.generate if way == "pulled" else pair.run_local
+        whole = await run(sequence(PROMPT, sampling))
+        tokens = whole.tokens
+        assert whole.finish_reason == inference_pb2.FINISH_REASON_STOP and len(tokens) > 12
+        for known in (1, 2, 9, len(tokens) - 2):
+            reply = await run(sequence(PROMPT, sampling, output=tokens[:known]))
+            assert reply.tokens == tokens[known:], known
+        wrong = [tokens[0], *tokens[:3]]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await run(sequence(PROMPT, sampling, output=wrong))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "json_schema does not allow output token 1" in (refused.value.details() or "")
         await pair.wait_until_quiet()

@@ -32,6 +32,14 @@ class Processes(Deployment):
         await self.children[name].wait()
         self.dead.add(name)
 
+    async def stop(self, name: str) -> int:
+        """As a supervisor: SIGTERM, and its exit status once it has drained."""
+        os.kill(self.children[name].pid, signal.SIGTERM)
+        async with asyncio.timeout(60):
+            code = await self.children[name].wait()
+        self.dead.add(name)
+        return code
+
     async def start(self, name: str, **env: str) -> None:
         """Start a process, maybe again at its old address, and wait until the router has met it."""
         num_joined = self._num_joined(name)

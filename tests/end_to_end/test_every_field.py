@@ -1,8 +1,8 @@
 """Every field of SamplingParams and OutputOptions, in process and through the split, is the same.
 
 The table is checked against the proto: a field that is new there has to come here. Each case is run
-alone in one engine; all cases at once through services, cold, cached, streamed and preempted, must
-give the same tokens, text, reasons and log-probabilities.
+alone in one engine, which guesses no tokens; all cases at once through services, cold, cached,
+streamed and preempted, must give the same tokens, text, reasons and log-probabilities.
 """
 
 import asyncio
@@ -15,16 +15,29 @@ import grpc
 import pytest
 
 from checkpoints import tiny_llama
+from checkpoints.adapters import tiny_adapter
 from end_to_end.fleet import running_fleet
 from end_to_end.prompts import prompt_of, streamed
-from octavo import LLM, SamplingParams
-from octavo.client import AsyncClient, Completion, OctavoError, TokenLogprob
+from octavo import LLM, BeamSearch, SamplingParams
+from octavo.client import AsyncClient, Completion, TokenLogprob
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
 
 PROMPT = prompt_of(37, seed="every field")
 IM_END = 2
 CLOSE: dict[str, float] = {"rel": 1e-5, "abs": 1e-5}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "größe": {"type": "integer", "minimum": 0, "maximum": 99},
+        "c": {"type": "string", "maxLength": 5},
+    },
+    "required": ["größe", "c"],
+    "additionalProperties": False,
+}
 BASE: dict[str, Any] = {"seed": 11, "max_tokens": 44, "temperature": 1.0, "logprobs": 4}
+
+SEARCH = {"seed": None, "logprobs": None}  # what a search refuses
+LONG = BeamSearch(3, 2.0, "never")
 
 # Each case changes BASE; where it must show, its result differs from that of BASE.
 CASES: dict[str, list[dict[str, Any]]] = {
@@ -50,7 +63,25 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "logit_bias": [{"logit_bias": {50: 100.0}}, {"logit_bias": {50: 6.5, 60: 6.5, 61: -100.0}}],
     "bad_words": [{"bad_words": ["e", "the", "worker"], "temperature": 0.0}],
     "bad_words_ids": [{"bad_words_ids": [[i] for i in range(0, 384, 2)]}],
+    "n": [{"n": 3}, {"n": 2, "temperature": 0.0}],
+    "best_of": [{"best_of": 3}, {"n": 2, "best_of": 3, "logprobs": None}],
+    "beam_search": [
+        SEARCH | {"beam_search": BeamSearch(3)},
+        SEARCH | {"n": 3, "beam_search": LONG},
+    ],
     "allowed_token_ids": [{"allowed_token_ids": [40, 41, 42, IM_END]}],
+    "prompt_lookup": [{"prompt_lookup": True}, {"prompt_lookup": False}],
+    "json_schema": [
+        {"json_schema": SCHEMA},
+        {"json_schema": SCHEMA, "temperature": 0.0, "repetition_penalty": 1.3},
+    ],
+    "regex": [{"regex": "[a-z]{3,5}( [0-9]{2,40})+"}, {"regex": "x", "max_tokens": 1}],
+    "ebnf_grammar": [
+        {"ebnf_grammar": 'start: "é" ("," N)+\nN: /[0-9]{2}/', "logit_bias": {IM_END: -5.0}},
+        {"ebnf_grammar": 'root ::= "a" [b-d]+', "min_tokens": 9},
+    ],
+    "choice": [{"choice": ["the prefill worker", "the decode worker", "🙂"]}],
+    "json_object": [{"json_object": True}],
     "include_text": [{}],  # and the next: the table's test sends them as messages
     "include_token_ids": [{}],
     "logprobs": [{"logprobs": None}, {"logprobs": 0}, {"logprobs": 20}],
@@ -59,21 +90,16 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "skip_special_tokens": [{"skip_special_tokens": False, "logit_bias": {0: 100.0, 1: 100.0}}],
     "echo": [{"echo": True}],
 }
-SHOWS_ELSEWHERE = {"include_text", "include_token_ids", "echo"}
-UNSUPPORTED: dict[str, Any] = {
-    "n": 2,
-    "json_schema": "{}",
-    "regex": "a",
-    "ebnf_grammar": "root ::= 'a'",
-}
+PREEMPTIONS = ("recompute", "swap")
+SHOWS_ELSEWHERE = {"prompt_lookup", "include_text", "include_token_ids", "echo"}
 ALL = [case for cases in CASES.values() for case in cases]
+STREAMED = [index for index, case in enumerate(ALL) if "best_of" not in case]
 
 
 def test_no_field_is_forgotten() -> None:
     sampling = {field.name for field in inference_pb2.SamplingParams.DESCRIPTOR.fields}
     output = {field.name for field in inference_pb2.OutputOptions.DESCRIPTOR.fields}
-    assert sampling | output == CASES.keys() | UNSUPPORTED.keys()
-    assert not CASES.keys() & UNSUPPORTED.keys()
+    assert sampling | output == CASES.keys()
 
 
 @dataclass(frozen=True)
@@ -85,21 +111,31 @@ class Result:
     has_stopped: bool
     logprobs: list[TokenLogprob] | None
     prompt_logprobs: Sequence[TokenLogprob | None] | None
+    others: list[tuple[list[int], str]]  # tokens and text of further candidates
 
 
-def in_process(llm: LLM, cases: list[dict[str, Any]]) -> list[Result]:
+def in_process(
+    llm: LLM, cases: list[dict[str, Any]], lora_adapter: str | None = None
+) -> list[Result]:
     """All at once."""
     params = [
         SamplingParams(**{k: v for k, v in (BASE | case).items() if k != "echo"}) for case in cases
     ]
-    outputs = llm.generate([PROMPT] * len(cases), params, use_tqdm=False)
+    outputs = llm.generate([PROMPT] * len(cases), params, use_tqdm=False, lora_adapter=lora_adapter)
     assert llm.engine.scheduler.pool.num_held == 0
     results = []
     for output in outputs:
-        (one,) = output.outputs
+        one, *others = output.outputs
         has_stopped = one.finish_reason == "stop"
         results.append(
-            Result(one.token_ids, one.text, has_stopped, one.logprobs, output.prompt_logprobs)
+            Result(
+                one.token_ids,
+                one.text,
+                has_stopped,
+                one.logprobs,
+                output.prompt_logprobs,
+                [(other.token_ids, other.text) for other in others],
+            )
         )
     return results
 
@@ -111,19 +147,29 @@ def served(completion: Completion) -> Result:
         completion.finish_reason != "length",
         completion.logprobs,
         completion.prompt_logprobs,
+        [(other.token_ids, other.text) for other in completion.candidates[1:]],
     )
 
 
-def check(found: Sequence[Result], expected: Sequence[Result]) -> None:
-    for case, got, wanted in zip(ALL, found, expected, strict=True):
-        assert got.token_ids == wanted.token_ids, case
-        assert (got.text, got.has_stopped) == (wanted.text, wanted.has_stopped), case
-        check_logprobs(got.logprobs, wanted.logprobs)
-        check_logprobs(got.prompt_logprobs, wanted.prompt_logprobs)
+def preempted(counters: Any, way: str) -> int:
+    """How many preemptions were of this kind; 0 for a way that is none."""
+    return int(getattr(counters, f"preemptions_{way}", 0))
+
+
+def check(
+    found: Sequence[Result], expected: Sequence[Result], close: dict[str, float] = CLOSE
+) -> None:
+    for got, wanted in zip(found, expected, strict=True):
+        assert (got.token_ids, got.others) == (wanted.token_ids, wanted.others)
+        assert (got.text, got.has_stopped) == (wanted.text, wanted.has_stopped)
+        check_logprobs(got.logprobs, wanted.logprobs, close)
+        check_logprobs(got.prompt_logprobs, wanted.prompt_logprobs, close)
 
 
 def check_logprobs(
-    found: Sequence[TokenLogprob | None] | None, expected: Sequence[TokenLogprob | None] | None
+    found: Sequence[TokenLogprob | None] | None,
+    expected: Sequence[TokenLogprob | None] | None,
+    close: dict[str, float],
 ) -> None:
     assert (found is None) == (expected is None)
     for got, wanted in zip(found or (), expected or (), strict=True):
@@ -131,9 +177,9 @@ def check_logprobs(
         if got is None or wanted is None:
             continue
         assert got.token_id == wanted.token_id
-        assert got.logprob == pytest.approx(wanted.logprob, **CLOSE)
+        assert got.logprob == pytest.approx(wanted.logprob, **close)
         assert [i for i, _ in got.top] == [i for i, _ in wanted.top]
-        assert [v for _, v in got.top] == pytest.approx([v for _, v in wanted.top], **CLOSE)
+        assert [v for _, v in got.top] == pytest.approx([v for _, v in wanted.top], **close)
 
 
 @pytest.fixture(scope="module")
@@ -141,14 +187,15 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("fields") / "llama")
 
 
-def make_llm(model: Path, num_blocks: int = 512) -> LLM:
-    return LLM(str(model), dtype="float32", device="cpu", num_blocks=num_blocks, num_threads=1)
+def make_llm(model: Path, num_blocks: int = 512, **settings: Any) -> LLM:
+    settings |= {"dtype": "float32", "device": "cpu", "num_threads": 1}
+    return LLM(str(model), num_blocks=num_blocks, **settings)
 
 
 @pytest.fixture(scope="module")
 def alone(llama: Path) -> list[Result]:
-    """Each case by itself, with nothing cached."""
-    llm = make_llm(llama)
+    """Each case by itself, with nothing cached and nothing guessed."""
+    llm = make_llm(llama, max_draft_tokens=0)
     results = []
     for number, case in enumerate(ALL):
         llm._group_key = bytes([number] * 32)  # nothing of another case is found
@@ -173,19 +220,21 @@ def test_in_process_cached_crowded_and_preempted(llama: Path, alone: list[Result
     check(in_process(llm, ALL), alone)  # cached
     check([in_process(llm, [case])[0] for case in ALL], alone)
     assert llm.counters().prompt_tokens_cached > len(ALL) * 32
-    tight = make_llm(llama, num_blocks=12)
-    check(in_process(tight, ALL), alone)
-    assert tight.counters().preemptions > 0
+    for preemption in PREEMPTIONS:
+        tight = make_llm(llama, num_blocks=12, preemption=preemption)
+        check(in_process(tight, ALL), alone)
+        assert preempted(tight.counters(), preemption) > 0
 
 
 @pytest.mark.parametrize("num_pairs", [1, 2])
-@pytest.mark.parametrize("way", ["pulled", "local", "preempted"])
+@pytest.mark.parametrize("way", ["pulled", "local", *PREEMPTIONS])
 async def test_served_it_is_the_same(
     llama: Path, alone: list[Result], num_pairs: int, way: str
 ) -> None:
     decode: dict[str, Any] = {"local_prefill_max_tokens": 64 if way == "local" else 0}
-    if way == "preempted":
-        decode["num_blocks"] = 12
+    is_preempted = way in PREEMPTIONS
+    if is_preempted:
+        decode |= {"num_blocks": 12, "preemption": way}
     async with (
         running_fleet(llama, num_pairs, num_pairs, decode=decode) as fleet,
         AsyncClient(fleet.address, timeout_s=60) as client,
@@ -196,12 +245,39 @@ async def test_served_it_is_the_same(
                 for case, salt in zip(ALL, salts, strict=True)
             ]
             check([served(completion) for completion in await asyncio.gather(*asked)], alone)
-        streams = [streamed(client, PROMPT, cache_salt="hot", **BASE | case) for case in ALL]
-        check([served(completion) for completion in await asyncio.gather(*streams)], alone)
-        one_by_one = [await client.generate(PROMPT, **BASE | case) for case in ALL]
-        check([served(completion) for completion in one_by_one], alone)
-        preemptions = sum(w.counters.preemptions for w in await fleet.workers("decode"))
-        assert (preemptions > 0) == (way == "preempted")
+        streams = [streamed(client, PROMPT, cache_salt="hot", **BASE | ALL[i]) for i in STREAMED]
+        found = [served(completion) for completion in await asyncio.gather(*streams)]
+        check(found, [alone[i] for i in STREAMED])
+        if not is_preempted:
+            one_by_one = [await client.generate(PROMPT, **BASE | case) for case in ALL]
+            check([served(completion) for completion in one_by_one], alone)
+        for worker in await fleet.workers("decode"):
+            assert (worker.counters.preemptions > 0) == is_preempted
+            assert (preempted(worker.counters, way) > 0) == is_preempted
+        await fleet.wait_until_quiet()
+
+
+async def test_with_an_adapter_every_field_is_the_same_beside_requests_without(
+    llama: Path, alone: list[Result]
+) -> None:
+    lora = {"x": tiny_adapter(llama, llama.parent / "adapter")}
+    settings: dict[str, Any] = {"lora": (f"x={lora['x']}",)}
+    llm = LLM(str(llama), dtype="float32", device="cpu", num_blocks=512, num_threads=1, lora=lora)
+    adapted = in_process(llm, ALL, "x")
+    assert sum(one.text != other.text for one, other in zip(adapted, alone, strict=True)) > 20
+    async with (
+        running_fleet(llama, prefill=settings, decode=settings) as fleet,
+        AsyncClient(fleet.address, timeout_s=60) as client,
+    ):
+        for _ in ("cold", "hot"):
+            asked = [
+                client.generate(PROMPT, lora_adapter=name, **BASE | case)
+                for name in ("", "x")
+                for case in ALL
+            ]
+            results = [served(completion) for completion in await asyncio.gather(*asked)]
+            check(results[: len(ALL)], alone)
+            check(results[len(ALL) :], adapted)
         await fleet.wait_until_quiet()
 
 
@@ -238,20 +314,3 @@ async def test_what_is_included_and_the_echo(llama: Path) -> None:
                 assert (bool(candidate.text), bool(candidate.token_ids)) == (text, ids)
                 assert len(candidate.logprobs.logprobs) == 5
                 assert (bool(whole.prompt.text), len(whole.prompt.token_ids)) == (text, 37)
-
-
-async def test_what_is_not_supported_is_unimplemented_by_name(llama: Path) -> None:
-    async with (
-        running_fleet(llama) as fleet,
-        grpc.aio.insecure_channel(fleet.address) as channel,
-    ):
-        stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
-        for name, value in UNSUPPORTED.items():
-            request = inference_pb2.GenerateRequest(
-                text="x", sampling=inference_pb2.SamplingParams(**{name: value})
-            )
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.Generate(request, timeout=5)
-            error = OctavoError.of(refused.value)
-            assert error.code is grpc.StatusCode.UNIMPLEMENTED
-            assert error.field == f"sampling.{name}"

@@ -87,13 +87,14 @@ async def test_octavo_up_is_exact_with_short_tails_computed_by_the_decode_worker
         assert worker.counters.prompt_tokens_computed > earlier.counters.prompt_tokens_computed
 
 
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_preempted_sequences_are_exact(
-    matrices: dict[str, tuple[Path, Matrix]], family: str
+    matrices: dict[str, tuple[Path, Matrix]], family: str, preemption: str
 ) -> None:
     """Each begins with 1 or 2 of 24 blocks and grows to 9: three that run together must exceed it.
 
-    Prompts of 65 tokens are handed over and, once preempted, computed by the decode worker.
+    Prompts of 65 tokens are handed over and, once preempted, the decode worker's own to bring back.
     """
     path, matrix = matrices[family]
     longer = {
@@ -103,7 +104,7 @@ async def test_preempted_sequences_are_exact(
     matrix = Matrix(matrix.prompts, longer)
     lengths = [15, 17, 65] * 6
     fields = FIELDS | {"max_tokens": NUM_GROWN}
-    async with running_fleet(path, decode={"num_blocks": 24}) as fleet:
+    async with running_fleet(path, decode={"num_blocks": 24, "preemption": preemption}) as fleet:
         async with AsyncClient(fleet.address, timeout_s=100) as client:
             answers = await asyncio.gather(
                 *(
@@ -115,4 +116,5 @@ async def test_preempted_sequences_are_exact(
             matrix.check(length, answer.token_ids, f"{family}, preempted")
         (decode,) = await fleet.workers("decode")
         assert decode.counters.preemptions > 0, "the pool was not small enough to preempt"
+        assert (decode.counters.preemptions_swap > 0) == (preemption == "swap")
         await check_alive_and_quiet(fleet, path)

@@ -11,6 +11,7 @@ from end_to_end.prompts import GREEDY, check_alive_and_quiet, expected, prompt_o
 from octavo.client import AsyncClient, OctavoError
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
 from octavo.inference.v1.inference_pb2 import (
+    BeamSearch,
     ChatMessages,
     GenerateRequest,
     OutputOptions,
@@ -60,8 +61,19 @@ def bad_requests() -> list[tuple[GenerateRequest, grpc.StatusCode, str]]:
         ({"allowed_token_ids": [VOCABULARY]}, INVALID),
         ({"bad_words_ids": [TokenIds(ids=[5, VOCABULARY])]}, INVALID),
         ({"min_tokens": 5, "max_tokens": 4}, INVALID),
-        ({"n": 4}, LATER),
+        ({"n": 0}, INVALID),
+        ({"n": 129}, INVALID),
+        ({"n": 2**32 - 1}, INVALID),
+        ({"best_of": 2, "n": 3}, INVALID),
+        ({"best_of": 129}, INVALID),
+        ({"seed": 1, "beam_search": BeamSearch(width=2)}, INVALID),
+        ({"n": 3, "beam_search": BeamSearch(width=2)}, INVALID),
     ]
+    for width in (0, 17, 2**32 - 1):
+        request = GenerateRequest(
+            token_ids=prompt, sampling=SamplingParams(beam_search=BeamSearch(width=width))
+        )
+        cases.append((request, INVALID, "sampling.beam_search.width"))
     for values, code in fields:
         request = GenerateRequest(token_ids=prompt, sampling=SamplingParams(**values))
         cases.append((request, code, f"sampling.{next(iter(values))}"))

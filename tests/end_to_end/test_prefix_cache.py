@@ -1,8 +1,9 @@
-"""What is cached is counted as documented and never changes an answer: cases C01, C02, C04."""
+"""What is cached is counted as documented and never changes an answer: cases C01, C02, C04, C06."""
 
 import asyncio
 from pathlib import Path
 
+import grpc
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from end_to_end.prompts import (
     expected,
     prompt_of,
 )
-from octavo.client import AsyncClient, TokenLogprob
+from octavo.client import AsyncClient, OctavoError, TokenLogprob
 from service import Service
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -133,4 +134,38 @@ async def test_a_prompt_cancelled_in_prefill_leaves_no_half_filled_block(
             after = (await fleet.workers("prefill"))[0].counters.prompt_tokens_computed
             # Whatever it found, somebody had computed.
             assert after - before >= len(prompt)
+        await check_alive_and_quiet(fleet, llama)
+
+
+async def test_only_equal_salts_share(llama: Path) -> None:
+    """C06, for salts: odd ones are salts like any other, too long ones are refused by name."""
+    prompt = prompt_of(2 * BLOCK + 3, seed="C06")
+    longest = "é" * 128  # 256 bytes
+    salts = [
+        "",
+        "X",
+        "x",
+        "a|b",
+        "a",
+        "b",
+        "ab",
+        "\0",
+        "\0\0",
+        "/",
+        " ",
+        "\N{GRINNING FACE}",
+        longest,
+    ]
+    answer = expected(llama, prompt, 3)
+    async with running_fleet(llama) as fleet, AsyncClient(fleet.address) as client:
+        for num_cached in (0, 2 * BLOCK):
+            for salt in salts:
+                reply = await client.generate(prompt, cache_salt=salt, max_tokens=3, **GREEDY)
+                assert reply.token_ids == answer, salt
+                assert reply.usage.cached_prompt_tokens == num_cached, salt
+        for salt in (longest + "x", "x" * 1024):
+            with pytest.raises(OctavoError, match="cache_salt has") as refused:
+                await client.generate(prompt, cache_salt=salt, max_tokens=3, **GREEDY)
+            assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.value.field == "cache_salt"
         await check_alive_and_quiet(fleet, llama)

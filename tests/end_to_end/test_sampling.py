@@ -130,12 +130,13 @@ async def test_a_seed_gives_the_same_tokens_alone_in_a_crowd_preempted_and_on_tw
         assert other.token_ids != alone[0], "the seed decides nothing"
     async with AsyncClient(two_pairs.address) as client:
         assert alone == await seeded(client, prompts, at_once=True, salt="two pairs")
-    async with (
-        running_fleet(llama, decode={"num_blocks": 24}) as fleet,
-        AsyncClient(fleet.address) as client,
-    ):
-        assert alone == await seeded(client, prompts, at_once=True, salt="preempted")
-        (decode,) = await fleet.workers("decode")
-        assert decode.counters.preemptions > 0, "the pool was not small enough to preempt"
+    for preemption in ("recompute", "swap"):
+        async with (
+            running_fleet(llama, decode={"num_blocks": 24, "preemption": preemption}) as fleet,
+            AsyncClient(fleet.address) as client,
+        ):
+            assert alone == await seeded(client, prompts, at_once=True, salt="preempted")
+            (decode,) = await fleet.workers("decode")
+            assert decode.counters.preemptions > 0, "the pool was not small enough to preempt"
     for service in (one_pair, two_pairs):
         await check_alive_and_quiet(service, llama)

@@ -11,6 +11,7 @@ from octavo.sampling_params import SamplingParams
 
 NEAR_TIE = 1e-4
 BORDERS = [length for k in (1, 2, 3) for length in (16 * k - 1, 16 * k, 16 * k + 1)]
+PREEMPTIONS = pytest.mark.parametrize("preemption", ["recompute", "swap"])
 SAMPLED = [
     SamplingParams(seed=seed, temperature=0.9, top_p=0.95, max_tokens=24, ignore_eos=True)
     for seed in range(12)
@@ -87,13 +88,15 @@ def test_chunked_prompts_are_exact(llama: Path, max_num_batched_tokens: int) -> 
         assert_equal(tokens, expect(llama, prompt))
 
 
-def test_preempted_sequences_are_exact(llama: Path) -> None:
+@PREEMPTIONS
+def test_preempted_sequences_are_exact(llama: Path, preemption: str) -> None:
     greedy = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
-    engine = tiny_engine(llama, num_blocks=10)
+    engine = tiny_engine(llama, num_blocks=10, preemption=preemption)
     prompts = [make_prompt(length, seed=2) for length in (15, 16, 17, 30, 31)]
     seqs = [make_sequence(str(i), p, greedy) for i, p in enumerate(prompts)]
     outputs = run(engine, seqs)
     assert engine.counters().preemptions > 0
+    assert (engine.counters().preemptions_swap > 0) == (preemption == "swap")
     for prompt, tokens in zip(prompts, outputs, strict=True):
         assert_equal(tokens, expect(llama, prompt, 24))
 
@@ -111,9 +114,10 @@ def test_a_seed_gives_the_same_tokens_alone_batched_preempted_and_restarted(llam
         return [make_sequence(str(i), prompt, sampling) for i, (prompt, sampling) in pairs]
 
     assert run(tiny_engine(llama), seqs()) == alone
-    small = tiny_engine(llama, num_blocks=9, max_num_batched_tokens=20)
-    assert run(small, seqs()) == alone
-    assert small.counters().preemptions > 0
+    for preemption in ("recompute", "swap"):
+        small = tiny_engine(llama, num_blocks=9, max_num_batched_tokens=20, preemption=preemption)
+        assert run(small, seqs()) == alone
+        assert small.counters().preemptions > 0
     resumed = seqs()
     for seq, tokens in zip(resumed, alone, strict=True):
         seq.token_ids += tokens[:9]  # a later attempt of the same request

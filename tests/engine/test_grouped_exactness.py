@@ -118,10 +118,11 @@ def test_layers_with_a_window_and_layers_without_are_exact_together(
     assert counting.seen
 
 
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
 def test_members_that_are_preempted_and_come_back_are_exact(
-    llama: Path, counting: CountingKernels
+    llama: Path, counting: CountingKernels, preemption: str
 ) -> None:
-    engine = grouping_engine(llama, counting, num_blocks=15)
+    engine = grouping_engine(llama, counting, num_blocks=15, preemption=preemption)
     prompts = make_prompts()
     seqs = [make_sequence(str(i), p, GREEDY) for i, p in enumerate(prompts)]
     for output, prompt in zip(run(engine, seqs), prompts, strict=True):

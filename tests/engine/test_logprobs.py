@@ -102,12 +102,13 @@ def test_many_prompts_share_the_rows_of_a_step(
         check(llama, seq, found)
 
 
-def test_a_preempted_sequence_tells_each_once(llama: Path) -> None:
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_a_preempted_sequence_tells_each_once(llama: Path, preemption: str) -> None:
     sampling = SamplingParams(
         temperature=0.0, max_tokens=40, ignore_eos=True, logprobs=1, prompt_logprobs=1
     )
     # Prompts differ, or the second would find the first one's blocks.
-    engine = tiny_engine(llama, num_blocks=9, max_num_batched_tokens=16)
+    engine = tiny_engine(llama, num_blocks=9, max_num_batched_tokens=16, preemption=preemption)
     seqs = [make_sequence(f"s{i}", prompt_of(40 + i)[::-1], sampling) for i in range(2)]
     found = told(engine, seqs)
     assert sum(seq.num_preemptions for seq in seqs) > 0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from octavo.engine.philox import philox4x32, token_uniforms
+from octavo.engine.philox import philox4x32, sample_seed, token_uniforms
 
 
 @pytest.mark.parametrize(
@@ -26,17 +26,22 @@ def column(words: str) -> np.ndarray:
     return np.array([[int(word, 16)] for word in words.split()], dtype=np.uint64)
 
 
-def test_each_row_depends_on_its_own_seed_sample_and_position_alone() -> None:
-    rows = [(0, 0, 0), (2**64 - 1, 3, 7), (1, 0, 2**33), (1, 0, 0), (1, 1, 0), (2**32, 0, 0)]
+def test_each_row_depends_on_its_own_seed_and_position_alone() -> None:
+    rows = [(0, 0), (2**64 - 1, 7), (1, 2**33), (1, 0), (2, 0), (2**32, 0)]
     together = token_uniforms(*(list(column) for column in zip(*rows, strict=True)))
-    alone = [token_uniforms([seed], [sample], [at])[0] for seed, sample, at in rows]
+    alone = [token_uniforms([seed], [at])[0] for seed, at in rows]
     assert together.tolist() == alone
     assert len(set(alone)) == len(rows)
 
 
+def test_samples_draw_with_the_seeds_that_follow() -> None:
+    assert [sample_seed(7, i) for i in range(3)] == [7, 8, 9]
+    assert [sample_seed(2**64 - 1, i) for i in range(3)] == [2**64 - 1, 0, 1]
+
+
 def test_uniforms_fill_the_unit_interval_evenly() -> None:
     count = 100_000
-    uniforms = token_uniforms([5] * count, [0] * count, list(range(count)))
+    uniforms = token_uniforms([5] * count, list(range(count)))
     assert uniforms.min() >= 0.0 and uniforms.max() < 1.0
     histogram, _ = np.histogram(uniforms, bins=20, range=(0.0, 1.0))
     expected = count / 20

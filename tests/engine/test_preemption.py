@@ -1,9 +1,11 @@
 """An exhausted pool: who gives way, who comes back first, and that everyone ends."""
 
 import random
+from collections.abc import Iterable
 from collections.abc import Sequence as Ids
 
 import pytest
+import torch
 
 from engine.counting import (
     CountingRunner,
@@ -14,13 +16,21 @@ from engine.counting import (
     step,
 )
 from octavo.block_key import BlockKey, block_key
+from octavo.engine.block_pool import BlockPool
+from octavo.engine.preemption_cost import PreemptionCost
 from octavo.engine.prefix_cache import KeyFunction
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, Status
+from octavo.engine.swap_space import SwapSpace
+from octavo.sampling_params import BeamSearch
 
 
-def test_the_latest_arrival_gives_way_and_resumes_with_the_same_tokens() -> None:
-    scheduler, runner = make_scheduler(6), CountingRunner()
+@pytest.mark.parametrize("num_host_blocks", [0, 2, 8])
+def test_the_latest_arrival_gives_way_and_resumes_with_the_same_tokens(
+    num_host_blocks: int,
+) -> None:
+    runner = CountingRunner()
+    scheduler = make_scheduler(6, swap=make_swap(runner, num_host_blocks))
     seqs = [make_sequence(seq_id, [ord(seq_id)] * 7, max_tokens=12) for seq_id in "ab"]
     for seq in seqs:
         scheduler.add(seq)
@@ -29,6 +39,10 @@ def test_the_latest_arrival_gives_way_and_resumes_with_the_same_tokens() -> None
     assert (first.num_preemptions, second.num_preemptions) == (0, 1)
     assert first.output_token_ids == second.output_token_ids == list(range(7, 19))
     assert scheduler.totals.preemptions == 1
+    # 11 tokens are known then, in 3 blocks: a full host pool means that they are computed again.
+    is_swapped = num_host_blocks == 8
+    assert scheduler.totals.preemptions_swap == is_swapped
+    assert scheduler.totals.blocks_swapped_out == 3 * is_swapped
 
 
 def test_nobody_is_admitted_while_somebody_is_preempted() -> None:
@@ -39,7 +53,7 @@ def test_nobody_is_admitted_while_somebody_is_preempted() -> None:
         step(scheduler, runner)
     late = make_sequence("late", [1], max_tokens=1)
     scheduler.add(late)
-    while scheduler._preempted:
+    while scheduler._preemption.stopped:
         assert late.status is Status.WAITING
         step(scheduler, runner)
     run_to_end(scheduler, runner)
@@ -79,21 +93,47 @@ def test_a_leased_sequence_is_no_victim_and_has_all_it_needs() -> None:
     assert other.num_output_tokens == 14
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_random_traffic_over_a_tiny_pool_always_ends(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("policy", ["recompute", "swap", "either"])
+def test_random_traffic_over_a_tiny_pool_always_ends(policy: str, seed: int) -> None:
     """Arrivals, cancels, pulls, leases; invariants hold after every step (see counting.py)."""
     has_weak_keys = seed % 2 == 1
-    traffic = Traffic(random.Random(seed), weak_key if has_weak_keys else None)
+    traffic = Traffic(random.Random(seed), weak_key if has_weak_keys else block_key, policy)
     for _ in range(400):
         traffic.act()
         step(traffic.scheduler, traffic.runner)
         traffic.observe()
     traffic.drain()
     assert traffic.scheduler.pool.num_held == 0
-    assert traffic.scheduler._sequences == {}
+    assert traffic.scheduler.roster.by_id == {}
     assert traffic.num_finished > 10
-    assert traffic.scheduler.totals.preemptions > 0
+    totals = traffic.scheduler.totals
+    assert totals.preemptions > 0
+    # A small host pool is full at times, and then swap means recompute.
+    assert (totals.preemptions_swap > 0) == (policy != "recompute")
+    assert 0 <= totals.blocks_swapped_in <= totals.blocks_swapped_out
+    if traffic.swap is not None:
+        assert traffic.swap.pool.num_held == 0
     assert (traffic.scheduler.prefix_cache.num_collisions > 0) == has_weak_keys
+
+
+@pytest.mark.slow
+def test_ten_thousand_random_requests() -> None:
+    """pytest -m slow tests/engine/test_preemption.py"""
+    num_requests = num_finished = seed = 0
+    while num_requests < 10_000:
+        traffic = Traffic(random.Random(f"many/{seed}"), weak_key if seed % 2 else None)
+        for _ in range(2000):
+            traffic.act()
+            step(traffic.scheduler, traffic.runner)
+            traffic.observe()
+        traffic.drain()
+        assert traffic.scheduler.pool.num_held == 0
+        assert traffic.scheduler.roster.by_id == {} and traffic.scheduler.num_active == 0
+        num_requests += traffic.scheduler.totals.requests
+        num_finished += traffic.num_finished
+        seed += 1
+    print(f"{num_requests} requests over {seed} pools, {num_finished} ran to their end")
 
 
 def weak_key(group: bytes, parent: BlockKey, token_ids: Ids[int]) -> BlockKey:
@@ -101,17 +141,40 @@ def weak_key(group: bytes, parent: BlockKey, token_ids: Ids[int]) -> BlockKey:
     return BlockKey(bytes([block_key(group, parent, token_ids)[0] % 4]))
 
 
+def make_swap(
+    runner: CountingRunner, num_blocks: int, cost: PreemptionCost | None = None
+) -> SwapSpace | None:
+    return SwapSpace(runner, num_blocks, 4, cost) if num_blocks else None
+
+
+class Coin(PreemptionCost):
+    """Either is cheaper, as it falls."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(4)
+        self._rng = rng
+
+    def favours_swap(self, seqs: Iterable[Sequence], pool: BlockPool) -> bool:
+        super().favours_swap(seqs, pool)
+        return self._rng.random() < 0.5
+
+
 class Traffic:
     """Random callers of one scheduler; a vocabulary of 2 makes nearly every prefix shared."""
 
-    def __init__(self, rng: random.Random, key_function: KeyFunction | None) -> None:
+    def __init__(self, rng: random.Random, key_function: KeyFunction, policy: str) -> None:
+        self.runner = CountingRunner()
+        self.swap: SwapSpace | None = None
+        if policy != "recompute":
+            cost = Coin(rng) if policy == "either" else None
+            self.swap = make_swap(self.runner, rng.randrange(3, 12), cost)
         self.scheduler: Scheduler = make_scheduler(
             num_blocks=rng.randrange(6, 14),
             max_num_seqs=rng.randrange(3, 8),
             max_num_batched_tokens=rng.randrange(7, 30),
             key_function=key_function,
+            swap=self.swap,
         )
-        self.runner = CountingRunner()
         self.num_finished = 0
         self._rng = rng
         self._seqs: dict[str, Sequence] = {}
@@ -127,6 +190,8 @@ class Traffic:
                 self._join(seq)
             if rng.random() < 0.01:
                 self._release(seq.seq_id)
+            elif seq.sampling.n > 1 and seq.beams is None and rng.random() < 0.03:
+                self._stop(seq.seq_id)
         for seq_id in sorted(self._copying):
             if rng.random() < 0.3:
                 self._end_pull(seq_id)
@@ -137,8 +202,9 @@ class Traffic:
             if seq.status is Status.FILLING and seq.seq_id not in self._pulled:
                 self._pulled.add(seq.seq_id)
                 self._copying.add(seq.seq_id)
-            if seq.is_finished:
-                assert seq.num_output_tokens == seq.sampling.max_tokens
+            if self._has_ended(seq):
+                if seq.is_finished:  # else its first sample was stopped, or it is a beam
+                    assert seq.num_output_tokens == seq.sampling.max_tokens
                 self.num_finished += 1
                 if not seq.is_leased or self._rng.random() < 0.3:
                     self._release(seq.seq_id)
@@ -150,7 +216,7 @@ class Traffic:
             for seq in list(self._seqs.values()):
                 if seq.status is Status.FILLING:
                     self._join(seq)
-                if seq.is_finished:
+                if seq.is_leased and self._has_ended(seq):
                     self._release(seq.seq_id)
             for seq_id in list(self._copying):
                 self._end_pull(seq_id)
@@ -160,6 +226,10 @@ class Traffic:
             self._end_pull(seq_id)
         assert not self._seqs, f"stuck: {self.scheduler.load()}"
 
+    def _has_ended(self, seq: Sequence) -> bool:
+        is_leased = seq.is_leased and seq.status is Status.FINISHED
+        return is_leased or seq.seq_id not in self.scheduler.roster.by_id
+
     def _add(self, seq_id: str) -> None:
         rng = self._rng
         capacity = self.scheduler.limits.max_model_len
@@ -167,16 +237,36 @@ class Traffic:
         max_tokens = rng.randrange(1, min(24, capacity - length + 1))
         kind = rng.choice(["plain", "plain", "pulled", "leased"])
         prompt = [rng.randrange(2) for _ in range(length)]
-        seq = make_sequence(
-            seq_id, prompt, max_tokens, is_pulled=kind == "pulled", is_leased=kind == "leased"
-        )
+        fields = {"is_pulled": kind == "pulled", "is_leased": kind == "leased"}
+        n = rng.randrange(1, 5) if rng.random() < 0.5 else 1
+        beams = BeamSearch(n, rng.choice((0.0, 1.0))) if n > 1 and rng.random() < 0.4 else None
+        if kind == "leased" and n > 1:
+            max_tokens = 1  # as prefill workers ask for: samples and beams go on elsewhere
+        seq = make_sequence(seq_id, prompt, max_tokens, n, beams, **fields)
+        try:
+            self.scheduler.check(seq)
+        except ValueError:  # so many rows do not fit
+            seq = make_sequence(seq_id, prompt, max_tokens, **fields)
         self._seqs[seq_id] = seq
         self.scheduler.add(seq)
 
     def _join(self, seq: Sequence) -> None:
         arriving = range(seq.num_computed_tokens, seq.num_tokens)
         self.runner.fill(seq.block_ids, seq.token_ids, arriving)
-        self.scheduler.join(seq.seq_id, seq.num_tokens)
+        if seq.beams is not None:
+            candidates = seq.beams.candidates(torch.randn(1, 4))
+            self.scheduler.join(seq.seq_id, candidates)
+            return
+        first = [seq.num_tokens + 1000 * index for index in range(seq.sampling.n)]
+        self.scheduler.join(seq.seq_id, *first)
+
+    def _stop(self, seq_id: str) -> None:
+        """A stop string ended one of the samples, the first one perhaps."""
+        lead = self._seqs[seq_id]
+        sample = self._rng.randrange(lead.sampling.n)
+        self.scheduler.stop(seq_id, {sample})
+        if seq_id not in self.scheduler.roster.by_id:
+            del self._seqs[seq_id]
 
     def _end_pull(self, seq_id: str) -> None:
         self._copying.discard(seq_id)

@@ -69,7 +69,8 @@ async def test_cold_hot_partly_hot_and_crowded(service: Service, matrix: Matrix)
     assert blocks > 0, "no block was handed over"
 
 
-async def test_preempted_by_a_small_pool(model: Path, matrix: Matrix) -> None:
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+async def test_preempted_by_a_small_pool(model: Path, matrix: Matrix, preemption: str) -> None:
     """Each begins with 1 to 9 of 40 blocks and grows by 6: those that run together exceed it."""
     lengths = [length for length in LENGTHS if length <= 129]
     longer = {
@@ -78,7 +79,7 @@ async def test_preempted_by_a_small_pool(model: Path, matrix: Matrix) -> None:
     }
     grown = Matrix(matrix.prompts, longer, matrix.near_ties)
     crowd = lengths * 2
-    env = {"OCTAVO_NUM_BLOCKS": "40"}
+    env = {"OCTAVO_NUM_BLOCKS": "40", "OCTAVO_PREEMPTION": preemption}
     async with running_service(model, "--dtype", "float32", env=env) as service:
         async with AsyncClient(service.address, timeout_s=900) as client:
             answers = await asyncio.gather(

@@ -8,12 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.grammar.constraint import Constraint
+from octavo.grammar.grammars import Grammars
 from octavo.inference.v1.inference_pb2 import TokenizeRequest
 from octavo.router import request as request_module
+from octavo.router.adapter import AdapterFacts
 from octavo.router.admission import MAX_RETRY_S, MIN_RETRY_S, Admission
+from octavo.router.grammar import GrammarReader
 from octavo.router.model import ServedModel
 from octavo.router.request import RequestReader
-from octavo.rpc.errors import Expired, Overloaded
+from octavo.rpc.errors import Expired, NotFound, Overloaded
+
+
+def no_adapter(name: str) -> AdapterFacts:
+    raise NotFound(name)
 
 
 def test_overload_is_refused_at_once_and_says_when_to_come_back() -> None:
@@ -80,6 +88,10 @@ def test_count_is_the_sum_of_those_that_wait(sizes: list[int], draw: object) -> 
             manager.__exit__(None, None, None)  # type: ignore[attr-defined]
 
 
+def no_grammar(constraint: Constraint) -> str:
+    raise AssertionError(f"{constraint} was not expected")
+
+
 async def test_text_that_waits_for_the_tokenizer_is_bounded(
     served_model: ServedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +101,12 @@ async def test_text_that_waits_for_the_tokenizer_is_bounded(
     with ThreadPoolExecutor(1) as threads:
         threads.submit(release.wait, 10)
         reader = RequestReader(
-            served_model, threads, max_context_tokens=lambda: 64, group_key_of=str.encode
+            served_model,
+            threads,
+            GrammarReader(served_model, Grammars(threads, no_grammar)),
+            max_context_tokens=lambda: 64,
+            group_key_of=str.encode,
+            find_adapter=no_adapter,
         )
         first = asyncio.create_task(reader.tokenize(TokenizeRequest(text="long" * 20)))
         await asyncio.sleep(0)  # alone it may be larger than the bound
@@ -109,7 +126,12 @@ async def test_short_text_does_not_wait_behind_long_text(served_model: ServedMod
     with ThreadPoolExecutor(1) as threads:
         threads.submit(release.wait, 10)
         reader = RequestReader(
-            served_model, threads, max_context_tokens=lambda: 4096, group_key_of=str.encode
+            served_model,
+            threads,
+            GrammarReader(served_model, Grammars(threads, no_grammar)),
+            max_context_tokens=lambda: 4096,
+            group_key_of=str.encode,
+            find_adapter=no_adapter,
         )
         long = asyncio.create_task(reader.tokenize(TokenizeRequest(text="long " * 1000)))
         assert await reader.tokenize(TokenizeRequest(text="short"))

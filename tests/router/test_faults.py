@@ -20,6 +20,7 @@ from octavo.inference.v1.inference_pb2 import (
 from octavo.rpc.errors import (
     Aborted,
     DataLoss,
+    Draining,
     InvalidRequest,
     NoWorker,
     Overloaded,
@@ -196,6 +197,45 @@ async def test_tail_too_long_for_decode_alone_gets_a_prefill_worker(
         assert first.sequence.key.request_id == second.sequence.key.request_id
         assert first.sequence.key.attempt < second.sequence.key.attempt
         assert first.sequence.sampling == second.sequence.sampling
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_worker_that_drains_is_passed_over(start_fleet: StartFleet, role: str) -> None:
+    """Its refusal may come before the load sample that would have told the router."""
+    async with start_fleet([40, 41, EOS], prefills=2, decodes=2) as fleet:
+        draining, other = {"prefill": fleet.prefills, "decode": fleet.decodes}[role]
+        draining.refusal = Draining("this worker is draining")
+        other.set_load(running_sequences=3, waiting_prefill_tokens=900)
+        view = {w.facts.worker_id: w for w in fleet.router.workers.decodes}
+        view |= {w.facts.worker_id: w for w in fleet.router.workers.prefills}
+        async with asyncio.timeout(5):
+            while not view[other.facts.worker.worker_id].load.running_sequences:
+                await asyncio.sleep(0.01)
+        # As real prefill workers, which wait for the pull of a decode worker that has accepted.
+        releases = [prefill.hold_before(0) for prefill in fleet.prefills]
+        first = asyncio.create_task(fleet.stream(LONG))
+        async with asyncio.timeout(5):
+            await fleet.decodes[1].wait_open(1)
+        for release in releases:
+            release.set()
+        for messages in [await first, await fleet.stream(LONG), await fleet.stream(LONG)]:
+            assert messages[-1].completed.usage.completion_tokens == 3
+        assert len(draining.specs) == 1, "once it refused it is asked no more"
+        assert len(other.specs) == 3
+        await fleet.quiet()
+
+
+async def test_when_all_workers_drain_the_caller_is_told_when_to_come_back(
+    start_fleet: StartFleet,
+) -> None:
+    async with start_fleet(TOKENS) as fleet:
+        fleet.decode.holds_pull = asyncio.Event()
+        fleet.prefill.refusal = Draining("this worker is draining")
+        error = await failure(start(fleet))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "no prefill worker" in (error.details() or "")
+        assert retry_delay_s(error) > 0
+        await fleet.quiet()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """What a client's messages hold."""
 
 from octavo.inference.v1.inference_pb2 import FINISH_REASON_STOP
-from octavo.router.generation import Completed, Finished, Reply, Started
 from octavo.router.replies import ReplyWriter, join
 from octavo.router.report import RunReport
+from octavo.router.sample import Completed, Finished, Reply, Started
 from octavo.text.tool_calls import ToolCall
 from octavo.token_logprobs import TokenLogprobs
 

@@ -15,8 +15,10 @@ from grpc_status import rpc_status
 
 from octavo.inference.v1 import inference_pb2
 from octavo.inference.v1.inference_pb2 import (
+    BeamSearch,
     ChatMessage,
     ChatMessages,
+    ChoiceList,
     GenerateRequest,
     OutputOptions,
     SamplingParams,
@@ -51,6 +53,15 @@ REFUSED: dict[str, list[Any]] = {
     "stop": [[""], ["x" * 257], ["x"] * 17],
     "stop_token_ids": [[VOCAB], [2**31], [2**32 - 1], [1] * 65],
     "ignore_eos": [],
+    "json_schema": ["", "[]", "{", '{"if": {}}', '{"type": "x"}', "{" + " " * 2**18 + "}"],
+    "regex": ["", "(", "(?=a)", "a" * (2**18 + 1)],
+    "ebnf_grammar": ["", "x", 'start: "a"\nstart: "b"', "root ::= (", "start: start"],
+    "choice": [[], [""], ["x" * 1025], ["x"] * 1025],
+    "json_object": [],
+    "n": [0, 129, 2**32 - 1],
+    "best_of": [0, 129, 2**32 - 1],
+    "beam_search": [],  # its fields have names of their own
+    "prompt_lookup": [],
 }
 TAKEN: dict[str, list[Any]] = {
     "max_tokens": [1, 2],
@@ -70,19 +81,21 @@ TAKEN: dict[str, list[Any]] = {
     "stop": [["x" * 256], ["x"] * 16],
     "stop_token_ids": [[0], [VOCAB - 1], [1] * 64],
     "ignore_eos": [True, False],
-}
-LATER: dict[str, Any] = {
-    "n": 2,
-    "json_schema": "{}",
-    "regex": "a",
-    "ebnf_grammar": "root ::= 'a'",
+    "json_schema": ["{}", "true", '{"type": "string"}', "{" + " " * (2**18 - 2) + "}"],
+    "regex": ["a", "^a|b$", "(a+)+b"],
+    "ebnf_grammar": ['start: "a"', 'root ::= "a"', "start: <|im_start|>"],
+    "choice": [["a"], ["x" * 1024], ["x", "é🙂"] * 512],
+    "json_object": [True, False],
+    "n": [1],  # scripted workers have one sample
+    "best_of": [1],
+    "beam_search": [],  # and do not search
+    "prompt_lookup": [True, False],
 }
 
 
 def test_tables_cover_every_sampling_field() -> None:
     names = {field.name for field in SamplingParams.DESCRIPTOR.fields}
-    assert names == REFUSED.keys() | LATER.keys()
-    assert REFUSED.keys() == TAKEN.keys()
+    assert names == REFUSED.keys() == TAKEN.keys()
     for field in SamplingParams.DESCRIPTOR.fields:
         if field.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
             values = REFUSED.get(field.name, [math.nan])
@@ -92,6 +105,8 @@ def test_tables_cover_every_sampling_field() -> None:
 def sampling_of(name: str, value: Any) -> SamplingParams:
     if name == "bad_words_ids":
         value = [TokenIds(ids=token_ids) for token_ids in value]
+    elif name == "choice":
+        value = ChoiceList(values=value)
     return SamplingParams(**{name: value})
 
 
@@ -114,7 +129,11 @@ def bad_requests() -> list[tuple[GenerateRequest, grpc.StatusCode, str]]:
         (GenerateRequest(text="x" * (8 * CONTEXT + 1)), INVALID, "text"),
         (GenerateRequest(token_ids=prompt, model="gpt"), grpc.StatusCode.NOT_FOUND, "model"),
         (GenerateRequest(token_ids=prompt, priority=1), UNSUPPORTED, "priority"),
-        (GenerateRequest(token_ids=prompt, lora_adapter="a"), UNSUPPORTED, "lora_adapter"),
+        (
+            GenerateRequest(token_ids=prompt, lora_adapter="a"),
+            grpc.StatusCode.NOT_FOUND,
+            "lora_adapter",
+        ),
         (GenerateRequest(token_ids=prompt, cache_salt="x" * 257), INVALID, "cache_salt"),
         (GenerateRequest(token_ids=prompt, request_id="x" * 257), INVALID, "request_id"),
     ]
@@ -129,10 +148,15 @@ def bad_requests() -> list[tuple[GenerateRequest, grpc.StatusCode, str]]:
             sampling = sampling_of(name, value)
             wrong = GenerateRequest(token_ids=prompt, sampling=sampling)
             cases.append((wrong, INVALID, f"sampling.{name}"))
-    for name, value in LATER.items():
-        sampling = SamplingParams(**{name: value})
-        later = GenerateRequest(token_ids=prompt, sampling=sampling)
-        cases.append((later, UNSUPPORTED, f"sampling.{name}"))
+    for width in (0, 17):
+        search = SamplingParams(beam_search=BeamSearch(width=width))
+        wrong = GenerateRequest(token_ids=prompt, sampling=search)
+        cases.append((wrong, INVALID, "sampling.beam_search.width"))
+    for name in ("json_schema", "regex", "ebnf_grammar"):
+        for value in TAKEN[name]:
+            beside = SamplingParams(ignore_eos=True, **{name: value})
+            wrong = GenerateRequest(token_ids=prompt, sampling=beside)
+            cases.append((wrong, INVALID, "sampling.ignore_eos"))
     return cases
 
 

@@ -92,6 +92,7 @@ class OneRoute(RouteFinder):
 def request_() -> Request:
     return Request(
         request_id="r",
+        run_id="k",
         prompt_token_ids=[3],
         sampling=SamplingParams(seed=0),
         group_key=b"",

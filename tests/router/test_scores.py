@@ -35,8 +35,18 @@ def test_tokens_come_by_index_whichever_leg_told_them() -> None:
     scores.take_tokens(delta(1, -2.0, -3.0))
     scores.take_tokens(delta(0, -1.0))
     scores.take_tokens(delta(0, -1.0, -2.0))
-    assert scores.tokens(0, 0) is None and scores.has_prompt and scores.prompt is None
-    assert scores.tokens(1, 3) == TokenLogprobs((-2.0, -3.0), 1, (0, 1), (-2.0, -3.0))
+    assert scores.tokens(0, 0, 0) is None and scores.has_prompt and scores.prompt is None
+    assert scores.tokens(0, 1, 3) == TokenLogprobs((-2.0, -3.0), 1, (0, 1), (-2.0, -3.0))
+
+
+def test_samples_have_their_own() -> None:
+    scores = Scores(3, wants_tokens=True, wants_prompt=False)
+    for sample, value in ((1, -1.0), (0, -2.0)):
+        told = delta(0, value)
+        told.sample = sample
+        scores.take_tokens(told)
+    assert scores.tokens(0, 0, 1) == TokenLogprobs((-2.0,), 1, (0,), (-2.0,))
+    assert scores.tokens(1, 0, 1) == TokenLogprobs((-1.0,), 1, (0,), (-1.0,))
 
 
 def test_the_prompt_is_complete_without_its_first_token_and_told_again_does_no_harm() -> None:
@@ -48,7 +58,7 @@ def test_the_prompt_is_complete_without_its_first_token_and_told_again_does_no_h
     assert scores.has_prompt and scores.prompt is not None
     assert scores.prompt.logprobs == (-1.0, -2.0, -3.0, -4.0)
     scores.take_tokens(TokenDelta(token_ids=[5]))
-    assert scores.tokens(0, 1) is None
+    assert scores.tokens(0, 0, 1) is None
     assert Scores(1, wants_tokens=False, wants_prompt=True).prompt == TokenLogprobs(())
 
 

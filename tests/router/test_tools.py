@@ -9,7 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from checkpoints import scripted, tiny_tokenizer
+from checkpoints import scripted, tiny_tokenizer, write_tokenizer
+from octavo.grammar.compiler import Compiler
+from octavo.grammar.constraint import Constraint
+from octavo.grammar.vocabulary import Vocabulary
 from octavo.inference.v1 import inference_pb2 as pb
 from octavo.router.config import RouterConfig
 from octavo.router.model import ServedModel
@@ -31,6 +34,13 @@ def served_model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     folder = scripted(tmp_path_factory.mktemp("tools") / "tiny", {}, max_position_embeddings=1024)
     (folder / "chat_template.jinja").write_text(HERMES_CHAT, encoding="utf-8")
     return ServedModel.load(str(folder), "tiny")
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    folder = tmp_path_factory.mktemp("vocabulary")
+    write_tokenizer(folder, tiny_tokenizer(384))
+    return Compiler(Vocabulary.load(folder, 384, [EOS]))
 
 
 def says(model: ServedModel, text: str) -> list[int]:
@@ -200,16 +210,22 @@ def test_an_unknown_format_ends_the_start() -> None:
         RouterConfig(model="tiny", tool_call_format="xml")
 
 
-INVALID, UNSUPPORTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
 ASSISTANT = pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(name="f", arguments_json="[")])
 
 
 @pytest.mark.parametrize(
     ("chat", "code", "field"),
     [
-        ({"tool_choice": pb.TOOL_CHOICE_REQUIRED}, UNSUPPORTED, "chat.tool_choice"),
+        ({"tool_choice": pb.TOOL_CHOICE_REQUIRED, "tools": []}, INVALID, "chat.tool_choice"),
         ({"tool_choice": 99}, INVALID, "chat.tool_choice"),
-        ({"tool_choice_name": "look"}, UNSUPPORTED, "chat.tool_choice_name"),
+        ({"tool_choice_name": "look", "tools": []}, INVALID, "chat.tool_choice_name"),
+        ({"tool_choice_name": "hook"}, INVALID, "chat.tool_choice_name"),
+        (
+            {"tool_choice_name": "look", "tool_choice": pb.TOOL_CHOICE_NONE},
+            INVALID,
+            "chat.tool_choice_name",
+        ),
         (
             {"add_generation_prompt": True, "continue_final_message": True},
             INVALID,
@@ -258,3 +274,64 @@ async def test_a_wrong_chat_is_refused_by_name(
         again = await refusal(fleet.stub.Tokenize(tokenized, timeout=5))
         assert (again.code(), again.details()) == (code, error.details())
         assert not fleet.prefill.specs
+
+
+REQUIRED = pb.TOOL_CHOICE_REQUIRED
+
+
+@pytest.mark.parametrize("chosen", [{"tool_choice": REQUIRED}, {"tool_choice_name": "look"}])
+async def test_a_required_call_reaches_the_workers_as_a_grammar(
+    start_fleet: StartFleet,
+    served_model: ServedModel,
+    compiler: Compiler,
+    chosen: dict[str, Any],
+) -> None:
+    async with start_fleet(says(served_model, CALL)) as fleet:
+        whole = (await fleet.stub.Generate(request(**chosen))).candidates[0]
+        assert (whole.text, whole.finish_reason) == ("", pb.FINISH_REASON_TOOL_CALLS)
+        assert named(whole.tool_calls) == LOOK
+        for worker in (fleet.prefill, fleet.decode):
+            assert worker.specs[-1].sampling.WhichOneof("constraint") == "ebnf_grammar"
+        text = fleet.decode.specs[-1].sampling.ebnf_grammar
+        matcher = compiler.compile(Constraint("ebnf_grammar", text)).matcher()
+        two = says(served_model, CALL + "\n" + CALL)
+        assert matcher.num_allowed(says(served_model, CALL)) == len(says(served_model, CALL))
+        assert (matcher.num_allowed(two) == len(two)) == ("tool_choice" in chosen)
+        assert matcher.num_allowed(says(served_model, "I look.")) == 0
+        await fleet.stub.Generate(request())
+        assert fleet.decode.specs[-1].sampling.WhichOneof("constraint") is None
+
+
+@pytest.mark.parametrize(
+    ("chat", "sampling", "field"),
+    [
+        ({"tool_choice": REQUIRED}, {"regex": "a"}, "chat.tool_choice"),
+        ({"tool_choice_name": "look"}, {"json_object": True}, "chat.tool_choice_name"),
+        ({"tool_choice": REQUIRED}, {"ignore_eos": True}, "sampling.ignore_eos"),
+        ({"tools": [pb.Tool(name="f", parameters_json='{"not": {}}')]}, {}, "chat.tools"),
+        ({"tools": [pb.Tool(name="f", parameters_json='{"type": "array"}')]}, {}, "chat.tools"),
+        ({"tools": [pb.Tool(name="f\ng")]}, {}, "chat.tools"),
+    ],
+)
+async def test_a_call_that_cannot_be_required_is_refused_by_name(
+    start_fleet: StartFleet,
+    served_model: ServedModel,
+    chat: dict[str, Any],
+    sampling: dict[str, Any],
+    field: str,
+) -> None:
+    async with start_fleet(says(served_model, "ok")) as fleet:
+        wrong = request(**{"tool_choice": REQUIRED, **chat})
+        wrong.sampling.MergeFrom(pb.SamplingParams(**sampling))
+        error = await refusal(fleet.stub.Generate(wrong, timeout=5))
+        assert (error.code(), named_field(error)) == (INVALID, field), error.details()
+        assert not fleet.prefill.specs
+
+
+async def test_a_model_whose_calls_are_not_known_cannot_be_made_to_call(
+    start_fleet: StartFleet, served_model: ServedModel
+) -> None:
+    model = replace(served_model, tool_call_format=None)
+    async with start_fleet(says(served_model, "ok"), model=model) as fleet:
+        error = await refusal(fleet.stub.Generate(request(tool_choice=REQUIRED), timeout=5))
+        assert (error.code(), named_field(error)) == (INVALID, "chat.tool_choice")

@@ -52,10 +52,10 @@ def test_measured_cost_interpolates_and_adds_attention() -> None:
     decode = _sequence(num_tokens=100, num_computed=99)
     chunk = Chunk(_sequence(num_tokens=15, num_computed=0), 15)
     assert cost.seconds(StepPlan([decode, decode])) == pytest.approx(0.012 + 200e-6)
-    assert cost.seconds(StepPlan([], [chunk])) == pytest.approx(0.025 + 120e-7)
+    assert cost.seconds(StepPlan(chunks=[chunk])) == pytest.approx(0.025 + 120e-7)
     # Both read the weights once.
     together = 0.010 + 100e-6 + 0.025 + 120e-7 - 0.010
-    assert cost.seconds(StepPlan([decode], [chunk])) == pytest.approx(together)
+    assert cost.seconds(StepPlan([decode], chunks=[chunk])) == pytest.approx(together)
 
 
 @pytest.mark.parametrize("wanted", [0.0, 0.366, 0.6])

@@ -44,7 +44,9 @@ def test_the_payload_is_not_copied() -> None:
 
 
 def test_a_completed_message_is_read() -> None:
-    completed = Response(completed=Response.Completed(token=worker_pb2.TokenDelta(token_ids=[7])))
+    completed = Response(
+        completed=Response.Completed(tokens=[worker_pb2.TokenDelta(token_ids=[7])])
+    )
     message, payload = decode(completed.SerializeToString())
     assert message == completed and len(payload) == 0
 

@@ -42,7 +42,7 @@ class PrefillStandIn(
     async def PullKv(self, requests: Any, context: Any) -> None:
         try:
             await context.read()
-            completed = worker_pb2.PullKvResponse.Completed(token=TOKEN)
+            completed = worker_pb2.PullKvResponse.Completed(tokens=[TOKEN])
             await context.write(worker_pb2.PullKvResponse(completed=completed))
             await self.may_end.wait()
             self.ends.append("well")
@@ -75,7 +75,7 @@ async def test_a_peer_that_was_dropped_still_ends_its_last_pull_in_peace() -> No
         peers = Peers(LAYOUT)
         async with peers.use(worker.ref) as peer:
             async with open_pull(path, peer, order, CopyFence(lambda: None)) as pull:
-                assert (await pull.receive()).token_ids == [7]
+                assert (await pull.receive(1)).tokens[0].token_ids == [7]
             with pytest.raises(NoWorker):
                 async with peers.use(worker.ref):
                     raise NoWorker("it drains and takes no other request")

@@ -10,30 +10,17 @@ batch and the angles of its positions; from there on nothing but kernels and vie
 takes part where every row is a decode row (recorded_step.py replays such steps).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from octavo.checkpoint.config import ModelConfig
 from octavo.engine.batch import Batch
+from octavo.engine.models.adapted import adapted_layers
+from octavo.engine.models.adapter_loader import AdapterLoader
+from octavo.engine.models.layer import LayerWeights
 from octavo.engine.models.rope import Rotary
-from octavo.kernels.select import Kernels
-
-Linear = Callable[[torch.Tensor], torch.Tensor]  # [T, K] -> [T, N]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer; q, k and v are one product, gate and up another."""
-
-    input_norm: torch.Tensor  # [H]
-    qkv: Linear  # H -> (num_heads + 2 * num_kv_heads) * head_dim
-    head_norms: tuple[torch.Tensor, torch.Tensor] | None  # of q and k, [head_dim] each; Qwen3
-    o: Linear  # num_heads * head_dim -> H
-    post_attention_norm: torch.Tensor  # [H]
-    gate_up: Linear  # H -> 2 * intermediate_size
-    down: Linear  # intermediate_size -> H
+from octavo.kernels.select import Kernels, Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +76,15 @@ class DecoderModel:
         self._kernels = kernels
         self._rotary = Rotary(config.rope, config.head_dim, device)
         self._scale = config.head_dim**-0.5
+        self._device = device
+
+    def adapter_loader(
+        self, dtype: torch.dtype, max_rank: int, *, has_fp8_cache: bool = False
+    ) -> AdapterLoader:
+        """What reads adapters for this model, whose rows are of dtype."""
+        return AdapterLoader(
+            self.config, dtype, self._device, self._kernels, max_rank, has_fp8_cache
+        )
 
     @torch.inference_mode()
     def forward(self, batch: Batch, kv: torch.Tensor) -> torch.Tensor:
@@ -114,8 +110,10 @@ class DecoderModel:
         weights, eps, kernels = self._weights, self.config.rms_norm_eps, self._kernels
         residual = kernels.embed(step.batch.token_ids, weights.embed)
         normed = kernels.rms_norm(residual, weights.layers[0].input_norm, eps)
-        last = len(weights.layers) - 1
-        for index, layer in enumerate(weights.layers):
+        layers, last = weights.layers, len(weights.layers) - 1
+        if step.batch.adapters:
+            layers = adapted_layers(layers, step.batch.adapters, samples_all=step.samples_all)
+        for index, layer in enumerate(layers):
             query = self._project(layer, normed, kv[:, index], step)
             window = self.config.sliding_windows[index]
             attended = self._attend(query, kv[:, index], step, window)

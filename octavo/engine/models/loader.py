@@ -12,8 +12,9 @@ import torch
 from octavo.checkpoint.config import ModelConfig, load_config
 from octavo.checkpoint.errors import CheckpointError
 from octavo.checkpoint.weights import WeightFiles
-from octavo.engine.models.decoder import DecoderModel, DecoderWeights, LayerWeights, Linear
+from octavo.engine.models.decoder import DecoderModel, DecoderWeights
 from octavo.engine.models.kv_scales import AttentionWeights, scale_for_fp8
+from octavo.engine.models.layer import LayerWeights
 from octavo.engine.models.precision import Precisions
 from octavo.engine.models.tensor_names import (
     EMBED,
@@ -22,7 +23,7 @@ from octavo.engine.models.tensor_names import (
     check_tensors,
     layer_name,
 )
-from octavo.kernels.select import Kernels, packer_for
+from octavo.kernels.select import Kernels, Linear, packer_for
 
 
 def load_model(

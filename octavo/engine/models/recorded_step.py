@@ -77,8 +77,10 @@ class RecordedModel:
 
 
 def _is_decode(batch: Batch) -> bool:
-    """Whether every row is a decode row by itself, and sampled."""
+    """Whether every row is a decode row of the model by itself, and sampled."""
     num_rows = batch.num_decodes
-    return batch.groups is None and (
-        0 < num_rows == len(batch.token_ids) == len(batch.seq_lens) == len(batch.logit_rows)
+    return (
+        batch.groups is None
+        and not batch.adapters
+        and (0 < num_rows == len(batch.token_ids) == len(batch.seq_lens) == len(batch.logit_rows))
     )

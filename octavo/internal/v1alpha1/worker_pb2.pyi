@@ -69,21 +69,33 @@ class RequestKey(_message.Message):
     attempt: int
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
+class AdapterRef(_message.Message):
+    __slots__ = ("name", "fingerprint", "rank")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    fingerprint: str
+    rank: int
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
+
 class SequenceSpec(_message.Message):
-    __slots__ = ("key", "prompt_token_ids", "output_token_ids", "sampling", "group_key", "output")
+    __slots__ = ("key", "prompt_token_ids", "output_token_ids", "sampling", "group_key", "output", "adapter")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     GROUP_KEY_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     key: RequestKey
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _inference_pb2.SamplingParams
     group_key: bytes
     output: _inference_pb2.OutputOptions
-    def __init__(self, key: _Optional[_Union[RequestKey, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., group_key: _Optional[bytes] = ..., output: _Optional[_Union[_inference_pb2.OutputOptions, _Mapping]] = ...) -> None: ...
+    adapter: AdapterRef
+    def __init__(self, key: _Optional[_Union[RequestKey, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., group_key: _Optional[bytes] = ..., output: _Optional[_Union[_inference_pb2.OutputOptions, _Mapping]] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ...) -> None: ...
 
 class KvHandle(_message.Message):
     __slots__ = ("prefill",)
@@ -92,18 +104,30 @@ class KvHandle(_message.Message):
     def __init__(self, prefill: _Optional[_Union[WorkerRef, _Mapping]] = ...) -> None: ...
 
 class TokenDelta(_message.Message):
-    __slots__ = ("sample", "first_index", "token_ids", "finish_reason", "logprobs")
+    __slots__ = ("sample", "first_index", "token_ids", "finish_reason", "logprobs", "cumulative_logprob", "score")
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     sample: int
     first_index: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: _inference_pb2.FinishReason
     logprobs: _inference_pb2.TokenLogprobs
-    def __init__(self, sample: _Optional[int] = ..., first_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Union[_inference_pb2.TokenLogprobs, _Mapping]] = ...) -> None: ...
+    cumulative_logprob: float
+    score: float
+    def __init__(self, sample: _Optional[int] = ..., first_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_inference_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Union[_inference_pb2.TokenLogprobs, _Mapping]] = ..., cumulative_logprob: _Optional[float] = ..., score: _Optional[float] = ...) -> None: ...
+
+class BeamCandidates(_message.Message):
+    __slots__ = ("token_ids", "scores")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
     __slots__ = ("first_index", "logprobs")
@@ -319,10 +343,12 @@ class PullKvResponse(_message.Message):
         payload: bytes
         def __init__(self, chunk: _Optional[int] = ..., first_block: _Optional[int] = ..., digests: _Optional[_Iterable[int]] = ..., segment_offset: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
     class Completed(_message.Message):
-        __slots__ = ("token",)
-        TOKEN_FIELD_NUMBER: _ClassVar[int]
-        token: TokenDelta
-        def __init__(self, token: _Optional[_Union[TokenDelta, _Mapping]] = ...) -> None: ...
+        __slots__ = ("tokens", "candidates")
+        TOKENS_FIELD_NUMBER: _ClassVar[int]
+        CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+        tokens: _containers.RepeatedCompositeFieldContainer[TokenDelta]
+        candidates: BeamCandidates
+        def __init__(self, tokens: _Optional[_Iterable[_Union[TokenDelta, _Mapping]]] = ..., candidates: _Optional[_Union[BeamCandidates, _Mapping]] = ...) -> None: ...
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     chunk: PullKvResponse.Chunk
@@ -347,7 +373,7 @@ class GetWorkerResponse(_message.Message):
         held: int
         def __init__(self, total: _Optional[int] = ..., free: _Optional[int] = ..., cached: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
     class Counters(_message.Message):
-        __slots__ = ("requests", "prompt_tokens_computed", "prompt_tokens_cached", "tokens_generated", "blocks_cached", "blocks_transferred", "bytes_transferred", "preemptions", "steps", "key_collisions", "digest_mismatches", "live_slot_steps", "allocated_slot_steps")
+        __slots__ = ("requests", "prompt_tokens_computed", "prompt_tokens_cached", "tokens_generated", "blocks_cached", "blocks_transferred", "bytes_transferred", "preemptions", "steps", "key_collisions", "digest_mismatches", "live_slot_steps", "allocated_slot_steps", "preemptions_recompute", "preemptions_swap", "blocks_swapped_out", "blocks_swapped_in", "shared_block_steps", "draft_tokens_proposed", "draft_tokens_accepted")
         REQUESTS_FIELD_NUMBER: _ClassVar[int]
         PROMPT_TOKENS_COMPUTED_FIELD_NUMBER: _ClassVar[int]
         PROMPT_TOKENS_CACHED_FIELD_NUMBER: _ClassVar[int]
@@ -361,6 +387,13 @@ class GetWorkerResponse(_message.Message):
         DIGEST_MISMATCHES_FIELD_NUMBER: _ClassVar[int]
         LIVE_SLOT_STEPS_FIELD_NUMBER: _ClassVar[int]
         ALLOCATED_SLOT_STEPS_FIELD_NUMBER: _ClassVar[int]
+        PREEMPTIONS_RECOMPUTE_FIELD_NUMBER: _ClassVar[int]
+        PREEMPTIONS_SWAP_FIELD_NUMBER: _ClassVar[int]
+        BLOCKS_SWAPPED_OUT_FIELD_NUMBER: _ClassVar[int]
+        BLOCKS_SWAPPED_IN_FIELD_NUMBER: _ClassVar[int]
+        SHARED_BLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
+        DRAFT_TOKENS_PROPOSED_FIELD_NUMBER: _ClassVar[int]
+        DRAFT_TOKENS_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
         requests: int
         prompt_tokens_computed: int
         prompt_tokens_cached: int
@@ -374,7 +407,14 @@ class GetWorkerResponse(_message.Message):
         digest_mismatches: int
         live_slot_steps: int
         allocated_slot_steps: int
-        def __init__(self, requests: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_transferred: _Optional[int] = ..., bytes_transferred: _Optional[int] = ..., preemptions: _Optional[int] = ..., steps: _Optional[int] = ..., key_collisions: _Optional[int] = ..., digest_mismatches: _Optional[int] = ..., live_slot_steps: _Optional[int] = ..., allocated_slot_steps: _Optional[int] = ...) -> None: ...
+        preemptions_recompute: int
+        preemptions_swap: int
+        blocks_swapped_out: int
+        blocks_swapped_in: int
+        shared_block_steps: int
+        draft_tokens_proposed: int
+        draft_tokens_accepted: int
+        def __init__(self, requests: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_transferred: _Optional[int] = ..., bytes_transferred: _Optional[int] = ..., preemptions: _Optional[int] = ..., steps: _Optional[int] = ..., key_collisions: _Optional[int] = ..., digest_mismatches: _Optional[int] = ..., live_slot_steps: _Optional[int] = ..., allocated_slot_steps: _Optional[int] = ..., preemptions_recompute: _Optional[int] = ..., preemptions_swap: _Optional[int] = ..., blocks_swapped_out: _Optional[int] = ..., blocks_swapped_in: _Optional[int] = ..., shared_block_steps: _Optional[int] = ..., draft_tokens_proposed: _Optional[int] = ..., draft_tokens_accepted: _Optional[int] = ...) -> None: ...
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -422,7 +462,7 @@ class WatchLoadRequest(_message.Message):
     def __init__(self, min_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class WatchLoadResponse(_message.Message):
-    __slots__ = ("epoch", "sequence", "running_sequences", "waiting_sequences", "waiting_prefill_tokens", "blocks", "steps", "is_draining")
+    __slots__ = ("epoch", "sequence", "running_sequences", "waiting_sequences", "waiting_prefill_tokens", "blocks", "steps", "is_draining", "adapters")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
@@ -431,6 +471,7 @@ class WatchLoadResponse(_message.Message):
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     sequence: int
     running_sequences: int
@@ -439,4 +480,31 @@ class WatchLoadResponse(_message.Message):
     blocks: GetWorkerResponse.Blocks
     steps: int
     is_draining: bool
-    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., running_sequences: _Optional[int] = ..., waiting_sequences: _Optional[int] = ..., waiting_prefill_tokens: _Optional[int] = ..., blocks: _Optional[_Union[GetWorkerResponse.Blocks, _Mapping]] = ..., steps: _Optional[int] = ..., is_draining: _Optional[bool] = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[AdapterRef]
+    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., running_sequences: _Optional[int] = ..., waiting_sequences: _Optional[int] = ..., waiting_prefill_tokens: _Optional[int] = ..., blocks: _Optional[_Union[GetWorkerResponse.Blocks, _Mapping]] = ..., steps: _Optional[int] = ..., is_draining: _Optional[bool] = ..., adapters: _Optional[_Iterable[_Union[AdapterRef, _Mapping]]] = ...) -> None: ...
+
+class LoadAdapterRequest(_message.Message):
+    __slots__ = ("name", "path")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    path: str
+    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
+
+class LoadAdapterResponse(_message.Message):
+    __slots__ = ("adapter", "is_new")
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    IS_NEW_FIELD_NUMBER: _ClassVar[int]
+    adapter: AdapterRef
+    is_new: bool
+    def __init__(self, adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., is_new: _Optional[bool] = ...) -> None: ...
+
+class UnloadAdapterRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class UnloadAdapterResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

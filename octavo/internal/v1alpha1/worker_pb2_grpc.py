@@ -366,6 +366,16 @@ class WorkerServiceStub:
                 request_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.WatchLoadRequest.SerializeToString,
                 response_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.WatchLoadResponse.FromString,
                 _registered_method=True)
+        self.LoadAdapter = channel.unary_unary(
+                '/octavo.internal.v1alpha1.WorkerService/LoadAdapter',
+                request_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.LoadAdapterRequest.SerializeToString,
+                response_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.LoadAdapterResponse.FromString,
+                _registered_method=True)
+        self.UnloadAdapter = channel.unary_unary(
+                '/octavo.internal.v1alpha1.WorkerService/UnloadAdapter',
+                request_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.UnloadAdapterRequest.SerializeToString,
+                response_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.UnloadAdapterResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -387,6 +397,20 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadAdapter(self, request, context):
+        """Loads a LoRA adapter from below this worker's --lora-root.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadAdapter(self, request, context):
+        """Lets no new request choose an adapter; those that run with it finish.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -399,6 +423,16 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.WatchLoad,
                     request_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.WatchLoadRequest.FromString,
                     response_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.WatchLoadResponse.SerializeToString,
+            ),
+            'LoadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadAdapter,
+                    request_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.LoadAdapterRequest.FromString,
+                    response_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.LoadAdapterResponse.SerializeToString,
+            ),
+            'UnloadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadAdapter,
+                    request_deserializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.UnloadAdapterRequest.FromString,
+                    response_serializer=octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.UnloadAdapterResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -456,6 +490,60 @@ class WorkerService:
             '/octavo.internal.v1alpha1.WorkerService/WatchLoad',
             octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.WatchLoadRequest.SerializeToString,
             octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.WatchLoadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.internal.v1alpha1.WorkerService/LoadAdapter',
+            octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.LoadAdapterRequest.SerializeToString,
+            octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.LoadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.internal.v1alpha1.WorkerService/UnloadAdapter',
+            octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.UnloadAdapterRequest.SerializeToString,
+            octavo_dot_internal_dot_v1alpha1_dot_worker__pb2.UnloadAdapterResponse.FromString,
             options,
             channel_credentials,
             insecure,

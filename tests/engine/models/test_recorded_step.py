@@ -66,6 +66,7 @@ def ordinary(path: Path, kernels: Kernels | None = None, **settings: object) -> 
         "num_blocks": NUM_BLOCKS,
         "max_num_seqs": MAX_NUM_SEQS,
         "max_num_batched_tokens": 48,
+        "preemption": "recompute",  # the same in both engines, whatever their speed
     }
     engine = tiny_engine(path, kernels or team_kernels(), **defaults | settings)
     engine.runner._model = Watched(engine.runner._model)  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ import torch
 
 from octavo.kernels import reference
 from octavo.kernels.cpu import amx, ops, shared
+from octavo.kernels.cpu.integer_dot import HAS_INTEGERS
 from octavo.kernels.cpu.team import HelperCore, Team
 from shared_tables import SharedKV, make_shared
 
@@ -110,13 +111,15 @@ def test_without_matrix_tiles_grouped_attention_agrees_too(
     torch.testing.assert_close(by_pairs.double(), plain(query, kv), atol=1e-2, rtol=1e-2)
 
 
-@needs_tiles
+@pytest.mark.skipif(
+    not amx.HAS_AMX_BF16 and not HAS_INTEGERS, reason="elsewhere items are always as long"
+)
 def test_no_result_depends_on_how_rows_are_cut_into_items(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [("a", 1 + i) for i in range(20)] + [("ab", 1 + i) for i in range(30)]
     kv = make_shared(rows, {"a": 9, "b": 5}, dtype=torch.bfloat16)
     query = queries(len(rows), 6, 64, torch.bfloat16)
     whole = grouped(query, kv)
-    monkeypatch.setattr(shared, "ITEM_FLOP", 1)
+    monkeypatch.setattr(shared, "ITEM_FLOP", (1, 1))
     assert torch.equal(grouped(query, kv), whole)
     torch.testing.assert_close(whole.double(), plain(query, kv), atol=1e-2, rtol=1e-2)
 
@@ -140,3 +143,18 @@ def test_large_scores_in_bfloat16_keep_their_winner(factor: float) -> None:
     kv = make_shared([("ab", 20), ("ab", 70), ("a", 300)], {"a": 12, "b": 9}, dtype=torch.bfloat16)
     query = queries(3, 4, 64, torch.bfloat16) * factor
     torch.testing.assert_close(grouped(query, kv).double(), plain(query, kv), atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_outlying_channel_costs_the_others_nothing(dtype: torch.dtype) -> None:
+    """Of K, thirty times the others' size; errors are about those of rounding the output."""
+    torch.manual_seed(0)
+    kv = make_shared([("a", 3 + i) for i in range(12)], {"a": 40}, 2, 64, dtype=dtype)
+    query = queries(12, 6, 64, dtype)
+    kv.kv_layer[:, 0, ..., 9] *= 30
+    query[..., 9] /= 30
+    expected = plain(query, kv)
+    rounding = expected.to(dtype).double() - expected
+    error = grouped(query, kv).double() - expected
+    factor = 1.5 if dtype == torch.bfloat16 else 30  # float16 has three bits more
+    assert error.square().mean() < factor * rounding.square().mean()

@@ -1,4 +1,4 @@
-"""Prefill attention in bfloat16 by each kind of instructions the CPU has, against float64."""
+"""Prefill attention in 16 bits by each kind of instructions the CPU has, against float64."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,10 @@ import torch
 
 from octavo.kernels import reference
 from octavo.kernels.cpu import amx
+from octavo.kernels.cpu.integer_dot import HAS_INTEGERS
 from octavo.kernels.cpu.pair_dot import HAS_PAIRS
 from octavo.kernels.cpu.prefill_columns import attend_prompts
-from octavo.kernels.cpu.short_kind import PAIRS, TILES
+from octavo.kernels.cpu.short_kind import INTEGERS, PAIRS, TILES
 from octavo.kernels.cpu.team import HelperCore, Team
 from paged_kv import paged, queries
 
@@ -26,6 +27,11 @@ KINDS = [
         PAIRS,
         id="pairs",
         marks=pytest.mark.skipif(not HAS_PAIRS, reason="the CPU has no bfloat16 pairs"),
+    ),
+    pytest.param(
+        INTEGERS,
+        id="integers",
+        marks=pytest.mark.skipif(not HAS_INTEGERS, reason="the CPU has no pairs of integers"),
     ),
 ]
 each_kind = pytest.mark.parametrize("kind", KINDS)

@@ -10,14 +10,15 @@ from typing import Any, TypedDict
 
 from octavo.inference.v1 import inference_pb2 as pb
 from octavo.text.chat import Message, Tool, template_messages, template_tools
+from octavo.text.tool_choice import ToolChoice, chosen_name
 
 
 class ChatFields(TypedDict, total=False):
     """Keywords that hold for chats alone."""
 
     tools: Sequence[Tool]  # each {"type": "function", "function": {...}} or the inner mapping
-    # "auto" (default), "none"; later "required" and {"type": "function", "function": {"name": ..}}
-    tool_choice: str | Mapping[str, Any]
+    # "auto" (default), "none", "required" or {"type": "function", "function": {"name": ...}}
+    tool_choice: ToolChoice
     add_generation_prompt: bool  # default true, or false beside continue_final_message
     continue_final_message: bool
     chat_template_kwargs: Mapping[str, Any]
@@ -79,13 +80,12 @@ def _message(message: Mapping[str, Any]) -> pb.ChatMessage:
     return made
 
 
-def _set_choice(chat: pb.ChatMessages, choice: str | Mapping[str, Any]) -> None:
-    if isinstance(choice, Mapping):
-        chat.tool_choice_name = str(choice["function"]["name"])
-    elif choice in _CHOICES:
-        chat.tool_choice = _CHOICES[choice]
+def _set_choice(chat: pb.ChatMessages, choice: ToolChoice) -> None:
+    name = chosen_name(choice)
+    if name is not None:
+        chat.tool_choice_name = name
     else:
-        raise ValueError(f"tool_choice must be one of {', '.join(_CHOICES)}, got {choice!r}")
+        chat.tool_choice = _CHOICES[str(choice)]
 
 
 def _json(value: object) -> str:

@@ -1,0 +1,29 @@
+"""`octavo up` hands LoRA adapters on to its roles, by paths that hold wherever they run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cli.test_core_plan import CONFIG
+from octavo.cli.up import plan
+
+
+def test_workers_get_the_adapters_and_all_get_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    config = replace(CONFIG, lora=("a=adapters/a", "b=/b"), lora_root=Path("adapters"))
+    for child in plan(config, Path("m"), Path("run"), None):
+        arguments = child.arguments
+        given = [arguments[i + 1] for i, flag in enumerate(arguments) if flag == "--lora"]
+        assert given == ([] if child.name == "router" else ["a=/adapters/a", "b=/b"])
+        assert arguments[arguments.index("--lora-root") + 1] == "/adapters"
+
+
+def test_nothing_is_said_of_adapters_without_any() -> None:
+    for child in plan(CONFIG, Path("m"), Path("run"), None):
+        assert not any(flag.startswith("--lora") for flag in child.arguments)
+
+
+def test_a_wrong_setting_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ValueError, match="lora must be NAME=PATH, got 'adapters/a'"):
+        replace(CONFIG, lora=("adapters/a",))
