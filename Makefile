@@ -4,7 +4,7 @@ PROTOS = $(shell find protos -name '*.proto')
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 FOLDERS = octavo router prefill_worker decode_worker kernels tests bench simulator deploy
 
-.PHONY: install protos format check test charts manifests cluster images exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-relay bench-http bench-overhead bench-roof bench-ttft bench-tail bench-start bench-prompt-lookup
+.PHONY: install protos format check test slow charts manifests cluster images exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-relay bench-http bench-overhead bench-roof bench-ttft bench-tail bench-start bench-prompt-lookup
 
 install:  ## make .venv with everything development needs
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade pip && $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
@@ -27,7 +27,7 @@ test:
 	$(BIN)/python -m pytest $(ARGS)
 
 charts:  ## render every values file, validate, check policies and overlays, lint the Dockerfile
-	$(BIN)/python -m pytest tests/charts $(ARGS)
+	$(BIN)/python -m pytest -m "slow or not slow" --ignore tests/charts/test_local_cluster.py tests/charts $(ARGS)
 
 manifests:  ## renew deploy/manifests from the chart
 	$(BIN)/python deploy/render.py --write
@@ -39,7 +39,10 @@ images:  ## the Dockerfile's steps in a bare root: ROOT=debootstrap's, TARGET=ro
 	$(BIN)/python deploy/image/rehearse.py $(ROOT) build/images $(TARGET) $(ARGS)
 
 exact:  ## the whole exactness matrix on the real model, slow
-	$(BIN)/python -m pytest -m slow --timeout 3600 tests/exact $(ARGS)
+	$(BIN)/python -m pytest -m slow --timeout 3600 tests/exact tests/end_to_end/test_real_model.py $(ARGS)
+
+slow:  ## the tests that are too slow for every change, but for `make exact` and `make cluster`
+	$(BIN)/python -m pytest -m slow --timeout 3600 --ignore tests/exact --ignore tests/charts/test_local_cluster.py $(ARGS)
 
 kernels:  ## registers, spills and shared memory of every Triton variant
 	$(BIN)/python -m octavo.kernels.compile_table $(ARGS)

@@ -46,6 +46,11 @@ class Counters:
         """Of either kind."""
         return self.preemptions_recompute + self.preemptions_swap
 
+    def reset(self) -> None:
+        """Begin again; whoever counts here keeps this very object."""
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
     def count_drafts(self, num_proposed: int, num_accepted: int) -> None:
         self.draft_tokens_proposed += num_proposed
         self.draft_tokens_accepted += num_accepted

@@ -13,7 +13,6 @@ import time
 
 from octavo.block_key import GROUP_KEY_BYTES
 from octavo.engine.engine import Engine
-from octavo.engine.load import Counters
 from octavo.engine.sequence import Sequence
 from octavo.sampling_params import SamplingParams
 from octavo.token_logprobs import TokenLogprob
@@ -55,7 +54,7 @@ def check_engine(engine: Engine) -> None:
             f"{last.token_id} (log-probability {last.logprob:.3f}), prefill {again.token_id} "
             f"({again.logprob:.3f}): this device or these kernels compute wrong"
         )
-    engine.scheduler.totals = Counters()  # they count requests
+    engine.scheduler.totals.reset()  # they count requests
     logger.info(
         "self-test passed in %.2f s: tokens %s",
         time.monotonic() - began,

@@ -23,6 +23,8 @@ from octavo.prefill_worker.config import PrefillConfig
 from octavo.registry.redis_url import parse_redis_url
 from octavo.router.config import RouterConfig
 
+pytestmark = pytest.mark.slow  # run by `make charts`
+
 CONFIGS: dict[str, Any] = {
     "router": RouterConfig,
     "prefill-worker": PrefillConfig,

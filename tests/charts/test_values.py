@@ -13,6 +13,8 @@ from charts.objects import VALUES_FILES, objects_of, objects_of_file, values_of,
 from charts.validity import VERSIONS, check_valid
 from deploy.render import CHART, HEADER, MANIFESTS, notes, render
 
+pytestmark = pytest.mark.slow  # run by `make charts`
+
 GPU = {"count": 2, "resourceName": "amd.com/gpu"}
 RESOURCES = {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"cpu": 2, "memory": "2Gi"}}
 EXTERNAL = {"mode": "external", "external": {"url": "redis+cluster://a:7000,b:7001"}}

@@ -226,8 +226,15 @@ def test_in_process_cached_crowded_and_preempted(llama: Path, alone: list[Result
         assert preempted(tight.counters(), preemption) > 0
 
 
-@pytest.mark.parametrize("num_pairs", [1, 2])
-@pytest.mark.parametrize("way", ["pulled", "local", *PREEMPTIONS])
+@pytest.mark.parametrize(
+    ("way", "num_pairs"),
+    [
+        ("pulled", 1),
+        ("pulled", 2),
+        ("local", 1),
+        *((way, n) for way in PREEMPTIONS for n in (1, 2)),
+    ],
+)
 async def test_served_it_is_the_same(
     llama: Path, alone: list[Result], num_pairs: int, way: str
 ) -> None:

@@ -18,6 +18,7 @@ from octavo.engine.core_set import allowed_cores
 from octavo.worker.core_board import CoreBoard
 
 pytestmark = [
+    pytest.mark.slow,  # many starts, and a machine that does nothing else
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(len(allowed_cores()) < 2, reason="one core cannot be lent"),
 ]

@@ -84,6 +84,7 @@ async def test_sigterm_lets_running_streams_finish_and_exits_0(llama: Path, tmp_
         check_nothing_left(service, processes, tmp_path)
 
 
+@pytest.mark.slow
 async def test_several_routers_share_the_address_and_drain(llama: Path, tmp_path: Path) -> None:
     env = POOL | {"TMPDIR": str(tmp_path), "OCTAVO_ROUTERS": "2"}
     async with running_service(llama, *FLAGS, "--no-redis", env=env) as service:

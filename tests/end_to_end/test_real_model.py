@@ -19,7 +19,7 @@ from octavo.engine.models import load_model
 from octavo.kernels.select import for_device
 from service import running_service
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 FIELDS: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": NUM_OUTPUT_TOKENS}
 MOST_ERROR = 0.45  # of logits whose standard deviation is 2.6

@@ -93,7 +93,7 @@ def test_a_leased_sequence_is_no_victim_and_has_all_it_needs() -> None:
     assert other.num_output_tokens == 14
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("policy", ["recompute", "swap", "either"])
 def test_random_traffic_over_a_tiny_pool_always_ends(policy: str, seed: int) -> None:
     """Arrivals, cancels, pulls, leases; invariants hold after every step (see counting.py)."""
