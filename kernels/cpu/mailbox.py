@@ -45,7 +45,7 @@ ITEMS = 0xFFFFFFFF  # the part of `claims` that counts items
 SPINS = 2000  # pauses, some 50 us, before other threads of this core get a turn
 STALL = 480_000  # pauses, some 10 ms: no chunk takes so long, so the helper is not running
 MOST_REST = 15  # steps
-AWAY_US = 1000  # between two looks of a helper at whether its core is free again
+AWAY_US = 5000  # between two looks of a helper at whether its core is free again
 
 
 @inlined

@@ -24,7 +24,7 @@ there are no more items than that, main works alone. Which thread computes what 
 goes: an item's result must not depend on which items are taken along. A kernel never raises.
 
 A core may be lent by another process. Whoever owns it sets `wanted` and waits until `borrowed` is
-0; the helper leaves between two chunks, and while the step lasts it looks every millisecond whether
+0; the helper leaves between two chunks, and while the step lasts it looks every 5 ms whether
 `wanted` is 0 again: a step of a long prompt takes seconds.
 A launcher is no more than the packing of arguments: it takes memory by `recording.empty`, calls
 `run`, and uses nothing of torch that computes. Then a step's calls can be recorded (recording.py)

@@ -83,7 +83,7 @@ class Scheduler:
     @property
     def is_mostly_filling(self) -> bool:
         """Whether fewer run than fill, and nobody waits to be admitted."""
-        return len(self._running) < len(self._filling) and not self._waiting
+        return len(self._running) < len(self.roster.filling) and not self._waiting
 
     def add(self, seq: Sequence) -> None:
         """Put a sequence, and the siblings it asks for, in the queue.
