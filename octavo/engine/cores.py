@@ -10,6 +10,8 @@ from typing import Protocol
 class Cores(Protocol):
     """But for `work_alone`, all calls come from the thread that makes the steps."""
 
+    lends: bool  # whether another engine computes on the cores that are lent
+
     def enter(self) -> None:
         """This thread makes the steps from now on."""
 
@@ -28,6 +30,8 @@ class Cores(Protocol):
 
 class AnyCore:
     """One thread, wherever the system puts it."""
+
+    lends = False
 
     def enter(self) -> None: ...
 

@@ -12,6 +12,7 @@ import gc
 import logging
 import queue
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -31,6 +32,9 @@ OnCacheChange = Callable[[list[BlockKey], list[BlockKey]], None]
 # While there is work that no step can advance (blocks are held by others), the thread shows that
 # it lives by an empty step this often.
 IDLE_STEP_S = 1.0
+# While fewer sequences run than fill, a step waits so long for them at most: one of few takes half the
+# time of one of many, and the core helps with the others' prompts meanwhile.
+JOIN_WAIT_S = 0.1
 # A step that hangs must not keep the process from ending.
 STOP_TIMEOUT_S = 10.0
 
@@ -49,6 +53,7 @@ class EngineLoop:
         self.failed = asyncio.Event()
         self.load = engine.scheduler.load()
         self._engine = engine
+        self._step_ended = 0.0  # time.monotonic()
         self._on_cache_change = on_cache_change
         self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._streams: dict[str, SequenceStream] = {}
@@ -131,6 +136,7 @@ class EngineLoop:
                 outputs = self._engine.step(self._publish)
                 can_advance = self._engine.did_advance
                 self._publish(outputs)
+                self._step_ended = time.monotonic()
         except Exception as error:
             logger.exception("the engine thread died")
             death = EngineDied(f"the engine thread died of {type(error).__name__}: {error}")
@@ -146,15 +152,14 @@ class EngineLoop:
         scheduler = self._engine.scheduler
         command: Command | None
         while True:
+            wait_s = self._held_back_s() if can_advance else IDLE_STEP_S
             try:
-                if not (scheduler.has_work and can_advance):
+                if wait_s > 0 or not scheduler.has_work:
                     self._engine.cores.lend()
                 if not scheduler.has_work:
                     command = self._inbox.get()
                 else:
-                    command = self._inbox.get(
-                        block=not can_advance, timeout=None if can_advance else IDLE_STEP_S
-                    )
+                    command = self._inbox.get(block=wait_s > 0, timeout=wait_s or None)
             except queue.Empty:
                 return True
             if command is None:
@@ -166,6 +171,12 @@ class EngineLoop:
                 # An idle engine still tells what it holds; one that gets work, that it has some:
                 # were its first step to hang, nobody could know otherwise.
                 self._publish([])
+
+    def _held_back_s(self) -> float:
+        """For how long a step that could be made had better wait."""
+        if not (self._engine.cores.lends and self._engine.scheduler.is_mostly_filling):
+            return 0.0
+        return max(0.0, self._step_ended + JOIN_WAIT_S - time.monotonic())
 
     def _add(self, seq: Sequence, stream: SequenceStream) -> None:
         try:

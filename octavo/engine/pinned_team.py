@@ -16,6 +16,8 @@ from octavo.kernels.cpu.team import HelperCore, Team
 class PinnedTeam:
     """`core` is the main thread's; helpers may be on cores that others own. No core is lent."""
 
+    lends = False
+
     def __init__(self, core: int, helpers: Sequence[HelperCore]) -> None:
         """Start the helpers, asleep.
 

@@ -80,6 +80,11 @@ class Scheduler:
         if seq.num_rows > 1:
             self.limits.check_samples(seq, self.pool.num_total)
 
+    @property
+    def is_mostly_filling(self) -> bool:
+        """Whether fewer run than fill, and nobody waits to be admitted."""
+        return len(self._running) < len(self.roster.filling) and not self._waiting
+
     def add(self, seq: Sequence) -> None:
         """Put a sequence, and the siblings it asks for, in the queue.
 

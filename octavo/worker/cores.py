@@ -16,6 +16,8 @@ from octavo.worker.core_board import CoreBoard, OwnCores
 class LendingTeam(PinnedTeam):
     """A team on cores of its own and on every other of the board's that is not wanted."""
 
+    lends = True
+
     def __init__(self, own: CoreSet, board: CoreBoard) -> None:
         foreign = [
             HelperCore(core, board.wanted_address(core), board.borrowed_address(core))

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from engine.counting import CountingRunner, make_scheduler, make_sequence
 from octavo.block_key import BlockKey
 from octavo.checkpoint.config import ModelConfig, load_config
 from octavo.engine import loop as loop_module
+from octavo.engine.cores import AnyCore
 from octavo.engine.engine import Engine
 from octavo.engine.errors import EngineDied, InvalidLogits
 from octavo.engine.kv_cache import KVCache, KVLayout
@@ -92,6 +94,35 @@ async def test_a_pulled_sequence_reserves_waits_and_goes_on(make_loop) -> None:
             loop.post(partial(scheduler.join, "a", 9))
             assert [output.token_ids async for output in stream] == [(9,), (7,), (8,)]
         assert await num_held(loop) == 0
+
+
+class LendingCore(AnyCore):
+    lends = True
+
+
+async def test_while_more_fill_than_run_a_lent_core_is_not_taken_back_for_a_step(
+    make_loop, monkeypatch
+) -> None:
+    monkeypatch.setattr(loop_module, "JOIN_WAIT_S", 2 * TIMEOUT_S)
+    runner = CountingRunner()
+    async with make_loop(runner) as loop, asyncio.timeout(TIMEOUT_S):
+        loop._engine.cores = LendingCore()
+        scheduler = loop._engine.scheduler
+        seqs = [make_sequence(name, [3], max_tokens=3, is_pulled=True) for name in "abc"]
+        async with AsyncExitStack() as stack:
+            streams = [await stack.enter_async_context(loop.lease(seq)) for seq in seqs]
+            for stream in streams:
+                await anext(stream)
+            for seq, stream in zip(seqs[:2], streams[:2], strict=True):
+                runner.fill(seq.block_ids, seq.token_ids, range(1))
+                loop.post(partial(scheduler.end_pull, seq.seq_id))
+                num_steps = await loop.call(lambda: scheduler.totals.steps)
+                loop.post(partial(scheduler.join, seq.seq_id, 9))
+                if seq is seqs[0]:  # one runs and two fill
+                    await asyncio.sleep(0.05)
+                    assert await loop.call(lambda: scheduler.totals.steps) == num_steps
+                else:
+                    assert (await anext(stream)).token_ids == (9,)
 
 
 async def test_a_sequence_that_can_never_run_is_refused_on_entry(make_loop) -> None:
