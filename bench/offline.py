@@ -60,7 +60,8 @@ def transformers_engine(
 
 
 def octavo_llm(model: Path, log_dir: Path, settings: dict[str, object]) -> Offline:
-    """`octavo.LLM` in a process of its own, with the threads that it chooses itself."""
+    """`octavo.LLM` in a process of its own, with threads as it chooses; it guesses nothing."""
+    settings = {"max_draft_tokens": 0} | settings
     command = [sys.executable, str(HERE / "llm_batch.py"), "octavo", str(model)]
     return Offline("octavo LLM", [*command, json.dumps(settings)], {}, log_dir)
 

@@ -24,6 +24,8 @@ from process import Process, free_port, has_bfloat16, preloads
 READY_TIMEOUT_S = 1_800  # vLLM compiles at its first start, for minutes on a busy machine
 # A machine that others use may hold a step up for seconds; a measurement is no reason to give up.
 PATIENCE = {"OCTAVO_STUCK_AFTER_S": "120"}
+# Answers to random prompts repeat themselves; peers guess nothing, so neither do we.
+NO_GUESSES = {"OCTAVO_MAX_DRAFT_TOKENS": "0"}
 KV_BYTES = 1 << 30  # each worker's: several engines share the memory of one machine
 
 
@@ -63,7 +65,9 @@ class Octavo(Served):
             command = [*octavo, "--model", str(model), "--address", self._address, *flags]
             command += ["--http-address", "none"]
             log = log_dir / f"{self.name.replace(' ', '-')}.log"
-            settings = PATIENCE | {"OCTAVO_KV_CACHE_BYTES": str(KV_BYTES)} | (env or {})
+            settings = (
+                PATIENCE | NO_GUESSES | {"OCTAVO_KV_CACHE_BYTES": str(KV_BYTES)} | (env or {})
+            )
             self._process = Process(command, settings, log)
 
     @property

@@ -4,9 +4,9 @@
 
 Perplexity is taken over a text of this repository, in windows without overlap. For agreement,
 float32 continues each prompt greedily; every variant is then given the same tokens and asked for
-its own next token at each place. `ties` are places where it chooses otherwise and float32's two best
-logits are no further apart than neighbouring bfloat16 numbers of their size: logits in bfloat16
-cannot tell these apart. A speed is only claimed where agreement and ties come to 99 %.
+its own next token at each place. `ties` are places where it chooses otherwise and float32's two
+best logits are no further apart than neighbouring bfloat16 numbers of their size: logits in
+bfloat16 cannot tell these apart. A speed is only claimed where agreement and ties come to 99 %.
 """
 
 import argparse
