@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from octavo.cli.addresses import socket_address
 from octavo.cli.child import Child
-from octavo.cli.up import UpConfig, plan, socket_address
+from octavo.cli.plan import Plan
+from octavo.cli.up_config import UpConfig
 from service import Deployment, free_address
 
 
@@ -76,19 +78,13 @@ async def running_processes(
         address=free_address(),
         prefill_workers=num_pairs,
         decode_workers=num_pairs,
-        redis_url=redis_url,
-        use_redis=redis_url is not None,
         dtype="float32",
         device="cpu",
-        kv_dtype="auto",
         quantization=quantization,
-        transport="auto",
-        lend_cores=True,
-        run_dir=folder,
-        start_timeout_s=60,
         grace_s=5,
     )
-    children = {child.name: child for child in plan(config, model, folder, redis_url)}
+    plan = Plan(config, model, folder, redis_url)
+    children = {child.name: child for child in plan.workers() + plan.routers()}
     processes = Processes(config.address, folder, children)
     for name, child in children.items():
         child.env |= env or {}
