@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.checkpoint.adapter_config import parse_adapters
-from octavo.cli.addresses import socket_address
+from octavo.cli.addresses import ADDRESS_FILE, Addresses, choose_address, socket_address
 from octavo.cli.child import Child
 from octavo.cli.gpus import count_gpus, gpu_environment
 from octavo.cli.up_config import UpConfig
@@ -46,17 +46,21 @@ class Plan:
             children.append(Child(name, arguments, self._log(name), env, cores))
         return children
 
-    def routers(self, http_address: str = NO_ADDRESS) -> list[Child]:
-        """They share the address, and each has one of its own."""
-        count = self.config.routers
-        names = ["router"] if count == 1 else [f"router-{index}" for index in range(count)]
-        arguments = self._router_arguments(http_address)
-        arguments += ["--shares-port"] if count > 1 else []
-        children = []
-        for name in names:
-            own = ["--private-address", socket_address(self.folder, name)]
-            children.append(Child(name, arguments + own, self._log(name), self._environment()))
-        return children
+    def first_router(self, http_address: str) -> Child:
+        """Takes the addresses, which `address_file` tells once it has them."""
+        router = self._router(0, choose_address(self.config.address), http_address)
+        router.arguments += ["--address-file", str(self.address_file)]
+        return router
+
+    def other_routers(self, addresses: Addresses) -> list[Child]:
+        """They share the addresses of the first."""
+        http_address = addresses.http or NO_ADDRESS
+        indices = range(1, self.config.routers)
+        return [self._router(index, addresses.grpc, http_address) for index in indices]
+
+    @property
+    def address_file(self) -> Path:
+        return self.folder / ADDRESS_FILE
 
     def _worker_names(self, role: str) -> list[str]:
         count = getattr(self.config, f"{role}_workers")
@@ -74,10 +78,18 @@ class Plan:
             arguments += ["--lora", f"{adapter}={path.absolute()}"]
         return arguments + self._lora_root()
 
-    def _router_arguments(self, http_address: str) -> list[str]:
+    def _router(self, index: int, address: str, http_address: str) -> Child:
+        is_alone = self.config.routers == 1
+        name = "router" if is_alone else f"router-{index}"
+        arguments = ["router", "--listen-address", address, "--http-address", http_address]
+        arguments += ["--private-address", socket_address(self.folder, name)]
+        arguments += [] if is_alone else ["--shares-port"]
+        arguments += self._router_arguments()
+        return Child(name, arguments, self._log(name), self._environment())
+
+    def _router_arguments(self) -> list[str]:
         config = self.config
-        arguments = ["router", "--model", str(self.model), "--listen-address", config.address]
-        arguments += ["--http-address", http_address]
+        arguments = ["--model", str(self.model)]
         arguments += ["--served-model-name", Path(config.model).name.removesuffix(".gguf")]
         for role in ("prefill", "decode"):
             for name in self._worker_names(role):

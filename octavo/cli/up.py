@@ -23,13 +23,21 @@ from rich.markup import escape
 
 from octavo.checkpoint.errors import CheckpointError
 from octavo.cli.addresses import (
+    ADDRESS_FILE,
+    Addresses,
     HttpUnavailable,
-    check_free,
     choose_http_address,
     socket_address,
 )
 from octavo.cli.crew import ChildDied, Crew
-from octavo.cli.display import answer, console, prepare_model, show_ready, wait_until_ready
+from octavo.cli.display import (
+    answer,
+    console,
+    prepare_model,
+    show_ready,
+    wait_for_file,
+    wait_until_ready,
+)
 from octavo.cli.plan import CORE_BOARD, Plan
 from octavo.cli.up_config import UpConfig
 from octavo.registry.embedded import EmbeddedRedis
@@ -56,19 +64,20 @@ async def run_up(config: UpConfig) -> None:
         folder = stack.enter_context(folder_for(config))
         model = await prepare_model(config.model)
         resolved = time.perf_counter()
-        if config.routers > 1:
-            check_free(config.address)
         http_address = choose_http_address(config.http_address)
         redis_url = await stack.enter_async_context(redis_for(config))
         plan = Plan(config, model, folder, redis_url)
         crew = await stack.enter_async_context(Crew(config.grace_s))
-        await crew.start(plan.workers() + plan.routers(http_address))
-        sockets = {child.name: socket_address(folder, child.name) for child in crew.children}
         async with asyncio.timeout(config.start_timeout_s):
+            await crew.start([*plan.workers(), plan.first_router(http_address)])
+            if not await crew.wait_for(wait_for_file(plan.address_file), stop):
+                return
+            addresses = Addresses.read(plan.address_file)
+            await crew.start(plan.other_routers(addresses))
+            sockets = {child.name: socket_address(folder, child.name) for child in crew.children}
             if not await crew.wait_for(wait_until_ready(config.model, sockets), stop):
                 return
-        title = f"octavo is ready: {Path(config.model).name} on {config.address}"
-        show_ready(title, crew.children, redis_url, http_address)
+        show_ready(Path(config.model).name, crew.children, redis_url, addresses)
         waited, found = time.perf_counter() - started, resolved - started
         console.print(f"ready after {waited:.1f} s ({found:.1f} s of it to find the model)")
         if config.ask is not None:
@@ -82,7 +91,8 @@ def folder_for(config: UpConfig) -> Iterator[Path]:
     """Where sockets and logs are; a private one ends with the block."""
     folder = config.run_dir or Path(tempfile.mkdtemp(prefix="octavo-"))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / CORE_BOARD).unlink(missing_ok=True)  # it may tell of an earlier service
+    for name in (CORE_BOARD, ADDRESS_FILE):
+        (folder / name).unlink(missing_ok=True)  # it may tell of an earlier service
     try:
         yield folder
     finally:

@@ -19,13 +19,13 @@ class UpConfig:
     """One service on this machine: its model, its processes, where clients find it."""
 
     model: str = setting("Folder, GGUF file or hub id.", "smollm2-135m-instruct")
-    address: str = setting(
-        "Where clients connect.",
-        "127.0.0.1:50051",
+    address: str | None = setting(
+        "Where clients connect. Default: 127.0.0.1:50051, or a free port where that is taken.",
+        None,
         envvar=None,  # OCTAVO_ADDRESS says where a client finds its service
     )
     http_address: str | None = setting(
-        "Where HTTP clients connect, or none. Default: 127.0.0.1:8000, if it is free.", None
+        "Where HTTP clients connect, or none. Default: 127.0.0.1:8000, or a free port.", None
     )
     log_level: str = setting("debug, info, warning or error.", "info")
     log_format: str = setting("text or json, of the roles' logs.", "text")
@@ -57,5 +57,5 @@ class UpConfig:
         parse_adapters(self.lora)
         if self.http_address not in (None, NO_ADDRESS):
             check_address(str(self.http_address))
-        if self.routers > 1 and self.address.startswith("unix:"):
+        if self.routers > 1 and (self.address or "").startswith("unix:"):
             raise ValueError(f"routers must be 1 at {self.address}: only a port can be shared")

@@ -13,7 +13,7 @@ from octavo.cli.up_config import UpConfig
 
 def all_children(config: UpConfig) -> list[Child]:
     plan = Plan(config, Path("m"), Path("run"), None)
-    return plan.workers() + plan.routers()
+    return [*plan.workers(), plan.first_router("none")]
 
 
 def test_workers_get_the_adapters_and_all_get_the_root(monkeypatch: pytest.MonkeyPatch) -> None:

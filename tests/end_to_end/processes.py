@@ -73,9 +73,10 @@ async def running_processes(
     prefill_env: dict[str, str] | None = None,
 ) -> AsyncIterator[Processes]:
     """As many prefill as decode workers and a router, all met; ended with the block."""
+    address = free_address()
     config = UpConfig(
         model=str(model),
-        address=free_address(),
+        address=address,
         prefill_workers=num_pairs,
         decode_workers=num_pairs,
         dtype="float32",
@@ -84,8 +85,8 @@ async def running_processes(
         grace_s=5,
     )
     plan = Plan(config, model, folder, redis_url)
-    children = {child.name: child for child in plan.workers() + plan.routers()}
-    processes = Processes(config.address, folder, children)
+    children = {child.name: child for child in [*plan.workers(), plan.first_router("none")]}
+    processes = Processes(address, folder, children)
     for name, child in children.items():
         child.env |= env or {}
         child.env |= prefill_env or {} if name.startswith("prefill") else {}
