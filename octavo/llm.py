@@ -33,7 +33,8 @@ from octavo.grammar.matcher import Grammar
 from octavo.grammar.tool_calls import tool_call_grammar
 from octavo.grammar.vocabulary import Vocabulary
 from octavo.local_request import CompletionOutput, LocalRequest, RequestOutput
-from octavo.sampling_params import SamplingParams, check_prompt_logprobs
+from octavo.prompt_limits import check_prompt_logprobs
+from octavo.sampling_params import SamplingParams
 from octavo.text.chat import Message, Tool, tool_names
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tool_calls import AUTO, ToolUse, check_format_name, choose_format

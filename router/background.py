@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -14,10 +15,15 @@ class Background:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(_logged(work))
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._drop)
+
+    def _drop(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a background task failed", exc_info=error)
 
     async def close(self) -> None:
         """Cancel all tasks and wait for their end."""
@@ -34,10 +40,3 @@ async def background() -> AsyncIterator[Background]:
         yield tasks
     finally:
         await tasks.close()
-
-
-async def _logged(work: Coroutine[object, object, None]) -> None:
-    try:
-        await work
-    except Exception:
-        logger.exception("a background task failed")

@@ -29,7 +29,7 @@ class RouterConfig:
         default=None,
     )
     listen_address: str = setting(
-        "Where clients connect.",
+        "Where clients connect; of several, with commas, the first that can be had.",
         default="127.0.0.1:50051",
     )
     shares_port: bool = setting(
@@ -37,7 +37,11 @@ class RouterConfig:
         default=False,
     )
     http_address: str | None = setting(
-        "Where HTTP clients connect, as host:port; needs octavo[http]. Default, and none: nowhere.",
+        "Where HTTP clients connect, as gRPC's; needs octavo[http]. Default, and none: nowhere.",
+        default=None,
+    )
+    address_file: Path | None = setting(
+        "Write where it listens here, as JSON; of routers that share a port the first one does.",
         default=None,
     )
     private_address: str | None = setting(
@@ -156,10 +160,7 @@ class RouterConfig:
         if self.http_address not in (None, NO_ADDRESS):
             check_address(str(self.http_address))
         if self.public_tls is None:
-            how = "--tls-cert-file and --tls-key-file"
-            check_plaintext(self.listen_address, self.insecure, how)
-            if self.serves_http:
-                check_plaintext(str(self.http_address), self.insecure, how, "http_address")
+            self._check_plaintext()
         if not self.model:
             raise ValueError("model must name a folder, a GGUF file or a hub id")
         for name in (
@@ -179,6 +180,14 @@ class RouterConfig:
         limit = self.local_prefill_max_tokens
         if limit is not None and limit < 0:
             raise ValueError(f"local_prefill_max_tokens must not be negative, got {limit}")
+
+    def _check_plaintext(self) -> None:
+        how = "--tls-cert-file and --tls-key-file"
+        for address in split_addresses(self.listen_address):
+            check_plaintext(address, self.insecure, how)
+        if self.serves_http:
+            for address in split_addresses(str(self.http_address)):
+                check_plaintext(address, self.insecure, how, "http_address")
 
     @property
     def public_tls(self) -> TlsFiles | None:
@@ -206,8 +215,14 @@ class RouterConfig:
         return self.model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")
 
 
-def check_address(address: str) -> None:
+def split_addresses(addresses: str) -> list[str]:
+    """Those of a list with commas; a unix socket stands alone."""
+    return [addresses] if addresses.startswith("unix:") else addresses.split(",")
+
+
+def check_address(addresses: str) -> None:
     """Raise ValueError unless HTTP could be served there."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"http_address must be host:port or {NO_ADDRESS}, got {address!r}")
+    for address in split_addresses(addresses):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"http_address must be host:port or {NO_ADDRESS}, got {address!r}")

@@ -17,18 +17,14 @@ from functools import partial
 
 from octavo.block_key import MAX_SALT_BYTES
 from octavo.inference.v1 import inference_pb2
+from octavo.prompt_limits import check_length, check_prompt, check_prompt_logprobs
 from octavo.router.adapter import AdapterFacts
 from octavo.router.chat import check_chat, encode_chat, tools_of
 from octavo.router.grammar import GrammarReader
 from octavo.router.model import ServedModel
 from octavo.rpc.errors import InvalidRequest, NotFound, Overloaded, Unsupported
 from octavo.rpc.sampling import invalid_sampling, sampling_from_proto
-from octavo.sampling_params import (
-    SamplingParams,
-    check_length,
-    check_prompt,
-    check_prompt_logprobs,
-)
+from octavo.sampling_params import SamplingParams
 from octavo.text.tool_calls import ToolUse
 
 DEFAULT_MAX_TOKENS = 256

@@ -33,6 +33,7 @@ from octavo.router.admission import Admission
 from octavo.router.background import Background, background
 from octavo.router.config import RouterConfig
 from octavo.router.discovery import watch_names
+from octavo.router.doors import open_door, with_port, write_addresses
 from octavo.router.generation import Generator
 from octavo.router.grammar import GrammarReader, router_grammars
 from octavo.router.inference import Inference
@@ -51,6 +52,7 @@ from octavo.router.workers import Workers
 from octavo.rpc.api_keys import KeyRing
 from octavo.rpc.channels import PUBLIC_MESSAGE_BYTES
 from octavo.rpc.errors import NoWorker
+from octavo.rpc.listening import open_listener
 from octavo.rpc.server import Server, serve_until_signal
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ class Router:
     """A router that listens."""
 
     server: Server
-    port: int
+    address: str  # with the port that it got
     workers: Workers
     admission: Admission
     generator: Generator
@@ -138,10 +140,12 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             log_prompts=config.log_prompts,
         )
         keys = KeyRing(config.api_key_file) if config.api_key_file else None
-        server, port = await _open_grpc(config, inference, adapters, keys, stack)
+        server, address = await _open_grpc(config, inference, adapters, keys, stack)
         tasks.start(_report_readiness(server, workers))
         http = await _open_http(config, inference, server, keys, stack)
-        yield Router(server, port, workers, admission, generator, http)
+        if config.address_file is not None:
+            write_addresses(config.address_file, address, http.address if http else None)
+        yield Router(server, address, workers, admission, generator, http)
 
 
 def _known_workers(
@@ -167,8 +171,12 @@ async def _open_grpc(
     adapters: Adapters,
     keys: KeyRing | None,
     stack: AsyncExitStack,
-) -> tuple[Server, int]:
-    """The gRPC server and its port."""
+) -> tuple[Server, str]:
+    """The gRPC server, and where it listens.
+
+    Raises:
+        CannotListen: nowhere.
+    """
     server = Server(
         (SERVICE_NAME, ADAPTER_SERVICE_NAME),
         PUBLIC_MESSAGE_BYTES,
@@ -181,10 +189,15 @@ async def _open_grpc(
     adapter_pb2_grpc.add_AdapterServiceServicer_to_server(
         AdapterServicer(adapters, config.lora_root), server.grpc
     )
-    port = await server.start(config.listen_address, config.private_address, config.public_tls)
+    listen = partial(server.listen, tls=config.public_tls)
+    address, port = open_door(config, config.listen_address, listen)
+    if config.private_address is not None:
+        server.listen(config.private_address)
+    await server.begin()
     stack.push_async_callback(server.grpc.stop, 0)
-    logger.info("serving %s on %s", inference.model.name, config.listen_address)
-    return server, port
+    address = with_port(address, port)
+    logger.info("serving %s on %s", inference.model.name, address)
+    return server, address
 
 
 async def _open_http(
@@ -198,7 +211,8 @@ async def _open_http(
 
     Raises:
         HttpMissing: what it needs is not installed.
-        OSError: the address cannot be bound.
+        CannotListen: nowhere.
+        ValueError: the files of the certificate cannot be used.
     """
     if config.http_address is None or not config.serves_http:
         return None
@@ -213,11 +227,11 @@ async def _open_http(
         slow_reader_s=config.slow_reader_s,
         keys=keys,
     )
-    running = running_http(
-        app, config.http_address, shares_port=config.shares_port, tls=config.public_tls
-    )
-    http = await stack.enter_async_context(running)
-    logger.info("serving HTTP on %s", config.http_address)
+    context = config.public_tls.ssl_context() if config.public_tls is not None else None
+    listen = partial(open_listener, shares_port=config.shares_port)
+    address, listener = open_door(config, config.http_address, listen)
+    http = await stack.enter_async_context(running_http(app, address, listener, context))
+    logger.info("serving HTTP on %s", http.address)
     return http
 
 

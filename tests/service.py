@@ -15,9 +15,11 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from octavo.cli.addresses import ADDRESS_FILE, Addresses
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.channels import open_channel
 
+FREE_PORTS = ("--address", "127.0.0.1:0", "--http-address", "127.0.0.1:0")
 SERVICE = "octavo.inference.v1.InferenceService"
 
 
@@ -98,20 +100,23 @@ def free_address() -> str:
 
 @asynccontextmanager
 async def running_service(
-    model: Path, *flags: str, env: dict[str, str] | None = None, timeout_s: float = 120
+    model: Path,
+    *flags: str,
+    ports: tuple[str, ...] = FREE_PORTS,
+    env: dict[str, str] | None = None,
+    timeout_s: float = 120,
 ) -> AsyncIterator[Service]:
-    """`octavo up --model MODEL FLAGS...`, ready to answer."""
-    address, http_address = free_address(), free_address()
+    """`octavo up --model MODEL FLAGS...`, ready to answer; no `ports`: where it is by default."""
     with tempfile.TemporaryDirectory(prefix="octavo-test-") as folder:
-        arguments = ["--model", str(model), "--address", address, "--run-dir", folder]
-        arguments += ["--http-address", http_address, *flags]
+        arguments = ["--model", str(model), "--run-dir", folder, *ports, *flags]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "octavo.cli.app", "up", *arguments, env=os.environ | (env or {})
         )
-        service = Service(address, Path(folder), process, http_address)
         try:
             async with asyncio.timeout(timeout_s):
-                await wait_until_serving(address, process, service.logs)
+                addresses = await addresses_of(process, Path(folder) / ADDRESS_FILE)
+                service = Service(addresses.grpc, Path(folder), process, str(addresses.http))
+                await wait_until_serving(service.address, process, service.logs)
                 while not service.is_complete():
                     await asyncio.sleep(0.02)
             yield service
@@ -120,6 +125,14 @@ async def running_service(
                 process.send_signal(signal.SIGINT)
             async with asyncio.timeout(60):
                 await process.wait()
+
+
+async def addresses_of(process: asyncio.subprocess.Process, file: Path) -> Addresses:
+    """Where its first router listens, as soon as it does."""
+    while not file.exists():
+        assert process.returncode is None, "octavo up ended"
+        await asyncio.sleep(0.02)
+    return Addresses.read(file)
 
 
 async def wait_until_serving(

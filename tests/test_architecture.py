@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-WIRE = {"inference", "internal", "rpc", "sampling_params", "token_logprobs", "block_key"}
+WIRE = {
+    "inference",
+    "internal",
+    "rpc",
+    "prompt_limits",
+    "sampling_params",
+    "token_logprobs",
+    "block_key",
+}
 SERVICE = WIRE | {"registry", "config", "checkpoint", "logs"}
 MAY_IMPORT = {
     "kernels": set[str](),
@@ -17,6 +25,7 @@ MAY_IMPORT = {
         "kernels",
         "checkpoint",
         "grammar",
+        "prompt_limits",
         "sampling_params",
         "token_logprobs",
         "block_key",

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from octavo import SamplingParams
-from octavo.sampling_params import check_length, check_prompt, check_prompt_logprobs
+from octavo.prompt_limits import check_length, check_prompt, check_prompt_logprobs
 
 
 @pytest.mark.parametrize(

@@ -1,54 +1,63 @@
-"""Where the processes of `octavo up` listen."""
+"""Where the processes of `octavo up` listen.
 
-import socket
+The first router takes its addresses, or a free port where nobody said which; a file tells them.
+"""
+
+import json
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from octavo.cli.display import console
+import typer
+
 from octavo.router.config import NO_ADDRESS
 
+ADDRESS = "127.0.0.1:50051"
 HTTP_ADDRESS = "127.0.0.1:8000"
+ADDRESS_FILE = "addresses.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where clients find the service."""
+
+    grpc: str
+    http: str | None
+
+    @classmethod
+    def read(cls, file: Path) -> "Addresses":
+        return cls(**json.loads(file.read_text()))
 
 
 class HttpUnavailable(Exception):
     """HTTP was asked for and cannot be served; the message says why."""
 
 
+def choose_address(asked: str | None) -> str:
+    """What the first router is to listen at."""
+    return asked or or_free_port(ADDRESS)
+
+
 def choose_http_address(asked: str | None) -> str:
-    """Where HTTP is served; "none", with a note why, where it cannot be and nobody asked for it.
+    """The same for HTTP; "none", with a note why, where it cannot be served and nobody asked.
 
     Raises:
         HttpUnavailable: somebody did.
     """
     if asked == NO_ADDRESS:
         return NO_ADDRESS
-    try:
-        return _usable(asked or HTTP_ADDRESS)
-    except HttpUnavailable as error:
-        if asked is not None:
-            raise
-        note = f"no HTTP: {error}; --http-address HOST:PORT chooses where"
-        console.print(note, style="yellow", markup=False, highlight=False)
-        return NO_ADDRESS
+    if find_spec("starlette") is not None and find_spec("uvicorn") is not None:
+        return asked or or_free_port(HTTP_ADDRESS)
+    why = "it needs pip install 'octavo[http]'"
+    if asked is not None:
+        raise HttpUnavailable(f"no HTTP at {asked}: {why}")
+    typer.secho(f"no HTTP: {why}", fg="yellow", err=True)
+    return NO_ADDRESS
 
 
-def _usable(address: str) -> str:
-    if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise HttpUnavailable("it needs pip install 'octavo[http]'")
-    try:
-        check_free(address)
-    except OSError as error:
-        raise HttpUnavailable(f"{address}: {error.strerror}") from error
-    return address
-
-
-def check_free(address: str) -> None:
-    """Raise OSError if somebody listens there, with whom routers might share the port."""
-    host, _, port = address.rpartition(":")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host.strip("[]"), int(port)))
+def or_free_port(address: str) -> str:
+    """The address, or where that is taken any other port of its host."""
+    return f"{address},{address.rpartition(':')[0]}:0"
 
 
 def socket_address(folder: Path, name: str) -> str:

@@ -14,10 +14,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from octavo.checkpoint.resolve import resolve_model
+from octavo.cli.addresses import ADDRESS, Addresses
 from octavo.cli.child import Child
 from octavo.client import AsyncClient
 from octavo.engine.core_set import format_cores
-from octavo.router.config import NO_ADDRESS
 
 POLL_S = 0.05
 SERVICE = "octavo.inference.v1.InferenceService"
@@ -40,6 +40,15 @@ async def prepare_model(name: str) -> Path:
             )
 
         return await asyncio.to_thread(resolve_model, name, progress=show)
+
+
+async def wait_for_file(file: Path) -> None:
+    """Poll until the first router has written where it listens."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task("starting a router", total=None)
+        while not file.exists():
+            await asyncio.sleep(POLL_S)
 
 
 async def wait_until_ready(model: str, addresses: dict[str, str]) -> None:
@@ -72,19 +81,25 @@ async def _wait_until_serving(address: str, service: str) -> None:
             await asyncio.sleep(POLL_S)
 
 
-def show_ready(title: str, children: list[Child], redis_url: str | None, http_address: str) -> None:
+def show_ready(
+    model: str, children: list[Child], redis_url: str | None, addresses: Addresses
+) -> None:
     """A short table of what runs, and the next command."""
-    table = Table(title=title)
+    table = Table(title=f"octavo is ready: {model} on {addresses.grpc}")
     for heading in ("role", "pid", "cores", "log"):
         table.add_column(heading)
     for child in children:
         table.add_row(child.name, str(child.pid), format_cores(child.cores), str(child.log))
     table.add_row("redis", "", "", "none" if redis_url is None else redis_url.rpartition("@")[2])
     console.print(table)
-    if http_address != NO_ADDRESS:
+    if addresses.http is not None:
         scheme = "https" if "OCTAVO_TLS_CERT_FILE" in os.environ else "http"
-        console.print(f"OpenAI clients:  base_url {scheme}://{http_address}/v1", highlight=False)
-    console.print('ask it:  octavo generate "What is a paged KV cache?"     end it:  Ctrl-C')
+        url = f"{scheme}://{addresses.http}/v1"
+        console.print(f"OpenAI clients:  base_url {url}", highlight=False)
+    where = "" if addresses.grpc == ADDRESS else f"--address {addresses.grpc} "
+    question = '"What is a paged KV cache?"'
+    ask = f"ask it:  octavo generate {where}{question}     end it:  Ctrl-C"
+    console.print(ask, highlight=False, soft_wrap=True)
 
 
 async def answer(address: str, question: str) -> None:

@@ -2,7 +2,8 @@
 
     --max-num-seqs 8  >  OCTAVO_MAX_NUM_SEQS=8  >  max_num_seqs = 8 in --config FILE  >  default
 
-A field's help is its `metadata["help"]`; its annotation says how text is read.
+A field's help is its `metadata["help"]`; its annotation says how text is read; `metadata["envvar"]`
+None says that the environment is not asked.
 """
 
 import inspect
@@ -75,7 +76,7 @@ def _parameter(item: "Field[Any]", config_type: type) -> inspect.Parameter:
     flag = "--" + item.name.replace("_", "-")
     option = typer.Option(
         flag if _plain(kind) is not bool else f"{flag}/--no-{flag[2:]}",
-        envvar=f"OCTAVO_{item.name.upper()}",
+        envvar=item.metadata.get("envvar", f"OCTAVO_{item.name.upper()}"),
         help=item.metadata.get("help"),
         show_envvar=False,
     )

@@ -1,14 +1,26 @@
 """`octavo router | prefill-worker | decode-worker`: one role each, every setting an option."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import typer
 
+from octavo.cli.failure import exit_with
 from octavo.cli.options import command_for
 from octavo.decode_worker.config import DecodeConfig
 from octavo.logs import log_to_stderr
 from octavo.prefill_worker.config import PrefillConfig
 from octavo.router.config import RouterConfig
+from octavo.rpc.listening import CannotListen
+
+
+def run(serving: Coroutine[Any, Any, None]) -> None:
+    """Serve until the end; an address that cannot be had is the user's to change."""
+    try:
+        asyncio.run(serving)
+    except CannotListen as error:
+        raise exit_with(str(error)) from error
 
 
 def run_router(config: RouterConfig) -> None:
@@ -16,7 +28,7 @@ def run_router(config: RouterConfig) -> None:
     from octavo.router.server import serve
 
     log_to_stderr(config.log_level, config.log_format)
-    asyncio.run(serve(config))
+    run(serve(config))
 
 
 def run_prefill_worker(config: PrefillConfig) -> None:
@@ -24,7 +36,7 @@ def run_prefill_worker(config: PrefillConfig) -> None:
     from octavo.prefill_worker.server import serve
 
     log_to_stderr(config.log_level, config.log_format)
-    asyncio.run(serve(config))
+    run(serve(config))
 
 
 def run_decode_worker(config: DecodeConfig) -> None:
@@ -32,7 +44,7 @@ def run_decode_worker(config: DecodeConfig) -> None:
     from octavo.decode_worker.server import serve
 
     log_to_stderr(config.log_level, config.log_format)
-    asyncio.run(serve(config))
+    run(serve(config))
 
 
 def register(app: typer.Typer) -> None:

@@ -7,11 +7,12 @@ from typing import Self, TypeVar, Unpack
 import grpc
 
 from octavo.client.adapter import Adapter
-from octavo.client.completion import Completion, Delta, Transcript
+from octavo.client.completion import Completion, Delta
 from octavo.client.credentials import ClientTls, key_metadata, open_async_channel
 from octavo.client.error import OctavoError
 from octavo.client.model_facts import ModelFacts
 from octavo.client.request import Prompt, RequestFields, generate_request, tokenize_request
+from octavo.client.transcript import Transcript
 from octavo.inference.v1 import adapter_pb2 as adapter_pb
 from octavo.inference.v1 import inference_pb2 as pb
 from octavo.inference.v1.adapter_pb2_grpc import AdapterServiceStub

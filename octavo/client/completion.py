@@ -1,23 +1,14 @@
-"""What a generation gave: whole, or delta by delta.
+"""What a generation gave: whole, or delta by delta."""
 
-StreamGenerateResponse --take--> Delta, Delta, ...
-                          |
-                          +----> Completion, once the stream has ended
-"""
-
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-import grpc
-
-from octavo.client.error import OctavoError
 from octavo.client.tool_call import ToolCall
 from octavo.inference.v1 import inference_pb2 as pb
 from octavo.rpc.logprobs import logprobs_from_proto
-from octavo.token_logprobs import TokenLogprob, TokenLogprobs, joined
+from octavo.token_logprobs import TokenLogprob, TokenLogprobs
 
 
 class FinishReason(StrEnum):
@@ -30,7 +21,7 @@ class FinishReason(StrEnum):
     OTHER = "other"
 
     @classmethod
-    def _of(cls, reason: int) -> "FinishReason":
+    def of(cls, reason: int) -> "FinishReason":
         name = pb.FinishReason.Name(reason) if reason in pb.FinishReason.values() else ""
         return cls.__members__.get(name.removeprefix("FINISH_REASON_"), cls.OTHER)
 
@@ -45,6 +36,17 @@ class Usage:
     transferred_prompt_tokens: int = 0
     cached_on_prefill_worker: int = 0
     cached_on_decode_worker: int = 0
+
+    @classmethod
+    def of(cls, message: pb.Usage) -> Self:
+        return cls(
+            message.prompt_tokens,
+            message.completion_tokens,
+            message.cached_prompt_tokens,
+            message.transferred_prompt_tokens,
+            message.cached_on_prefill_worker,
+            message.cached_on_decode_worker,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,12 @@ class Delta:
     logprobs: TokenLogprobs | None = None  # of the new tokens, if asked for
     index: int = 0  # of the candidate
 
+    @classmethod
+    def of(cls, message: pb.StreamGenerateResponse.Delta) -> Self:
+        calls = ToolCall.all_of(message.tool_calls) if message.tool_calls else []
+        logprobs = _logprobs(message)
+        return cls(message.text, list(message.token_ids), calls, logprobs, message.index)
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -96,6 +104,21 @@ class Candidate:
     logprobs: list[TokenLogprob] | None = None  # of token_ids, if asked for
     cumulative_logprob: float | None = None  # of all tokens; with logprobs, best_of, beam_search
     score: float | None = None  # what candidates are ordered by; with best_of, beam_search
+
+    @classmethod
+    def of(cls, message: pb.Candidate) -> Self:
+        has_sum = message.HasField("cumulative_logprob")
+        return cls(
+            index=message.index,
+            text=message.text,
+            token_ids=list(message.token_ids),
+            finish_reason=FinishReason.of(message.finish_reason),
+            matched_stop=matched_stop(message),
+            tool_calls=ToolCall.all_of(message.tool_calls),
+            logprobs=rows(message.token_ids, _logprobs(message)),
+            cumulative_logprob=message.cumulative_logprob if has_sum else None,
+            score=message.score if message.HasField("score") else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,77 +150,32 @@ class Completion:
 
     @classmethod
     def of(cls, message: pb.GenerateResponse) -> Self:
-        candidates = [_candidate(candidate) for candidate in message.candidates]
+        candidates = [Candidate.of(candidate) for candidate in message.candidates]
+        return cls.joined(
+            candidates, message.prompt, message, model=message.model, request_id=message.request_id
+        )
+
+    @classmethod
+    def joined(
+        cls,
+        candidates: list[Candidate],
+        prompt: pb.Prompt,
+        cost: pb.GenerateResponse | pb.StreamGenerateResponse.Completed,
+        *,
+        model: str,
+        request_id: str,
+    ) -> Self:
+        """Of its parts; cost: what holds usage and timing."""
         first = candidates[0]
         return cls(
             text=first.text,
             token_ids=first.token_ids,
             finish_reason=first.finish_reason,
             matched_stop=first.matched_stop,
-            usage=_usage(message.usage),
-            timing=Timing.of(message.timing),
-            model=message.model,
-            request_id=message.request_id,
-            tool_calls=first.tool_calls,
-            logprobs=first.logprobs,
-            prompt=message.prompt.text,
-            prompt_token_ids=list(message.prompt.token_ids),
-            prompt_logprobs=_prompt_rows(message.prompt),
-            candidates=candidates,
-        )
-
-
-class Transcript:
-    """Gathers the events of a stream into a completion."""
-
-    def __init__(self) -> None:
-        self._drafts: defaultdict[int, _Draft] = defaultdict(_Draft)
-        self._started = pb.StreamGenerateResponse.Started()
-        self._completion: Completion | None = None
-
-    def take(self, message: pb.StreamGenerateResponse) -> Delta | None:
-        """Note what a message says; return what is new for a reader, if anything is."""
-        if message.HasField("started"):
-            self._started = message.started
-        delta = None
-        if message.HasField("delta"):
-            delta = _delta(message.delta)
-            self._drafts[delta.index].add(delta)
-        if message.HasField("finished"):
-            self._drafts[message.finished.index].finished = message.finished
-        if message.HasField("completed"):
-            self._completion = self._complete(message)
-        return delta
-
-    @property
-    def completion(self) -> Completion:
-        """The whole output.
-
-        Raises:
-            RuntimeError: the stream was not read to its end.
-        """
-        if self._completion is None:
-            raise RuntimeError("read the stream to its end before asking for the completion")
-        return self._completion
-
-    def check_complete(self) -> None:
-        """Raise OctavoError if a stream ended well but without its last message."""
-        if self._completion is None:
-            raise OctavoError(grpc.StatusCode.INTERNAL, "the stream ended before it was complete")
-
-    def _complete(self, message: pb.StreamGenerateResponse) -> Completion:
-        prompt = self._started.prompt
-        first = self._drafts[0].candidate(0)
-        candidates = [draft.candidate(index) for index, draft in sorted(self._drafts.items())]
-        return Completion(
-            text=first.text,
-            token_ids=first.token_ids,
-            finish_reason=first.finish_reason,
-            matched_stop=first.matched_stop,
-            usage=_usage(message.completed.usage),
-            timing=Timing.of(message.completed.timing),
-            model=self._started.model,
-            request_id=message.request_id,
+            usage=Usage.of(cost.usage),
+            timing=Timing.of(cost.timing),
+            model=model,
+            request_id=request_id,
             tool_calls=first.tool_calls,
             logprobs=first.logprobs,
             prompt=prompt.text,
@@ -207,70 +185,14 @@ class Transcript:
         )
 
 
-class _Draft:
-    """What came of one candidate so far."""
-
-    def __init__(self) -> None:
-        self.finished = pb.StreamGenerateResponse.Finished()
-        self._texts: list[str] = []
-        self._token_ids: list[int] = []
-        self._tool_calls: list[ToolCall] = []
-        self._logprobs: list[TokenLogprobs] = []
-
-    def add(self, delta: Delta) -> None:
-        self._texts.append(delta.text)
-        self._token_ids += delta.token_ids
-        self._tool_calls += delta.tool_calls
-        if delta.logprobs is not None:
-            self._logprobs.append(delta.logprobs)
-
-    def candidate(self, index: int) -> Candidate:
-        logprobs = joined(self._logprobs) if self._logprobs else None
-        return Candidate(
-            index=index,
-            text="".join(self._texts),
-            token_ids=self._token_ids,
-            finish_reason=FinishReason._of(self.finished.finish_reason),
-            matched_stop=_matched_stop(self.finished),
-            tool_calls=self._tool_calls,
-            logprobs=_rows(self._token_ids, logprobs),
-            cumulative_logprob=self._total(logprobs),
-            score=self.finished.score if self.finished.HasField("score") else None,
-        )
-
-    def _total(self, logprobs: TokenLogprobs | None) -> float | None:
-        if self.finished.HasField("cumulative_logprob"):
-            return self.finished.cumulative_logprob
-        return None if logprobs is None else sum(logprobs.logprobs)
-
-
-def _candidate(message: pb.Candidate) -> Candidate:
-    has_sum = message.HasField("cumulative_logprob")
-    return Candidate(
-        index=message.index,
-        text=message.text,
-        token_ids=list(message.token_ids),
-        finish_reason=FinishReason._of(message.finish_reason),
-        matched_stop=_matched_stop(message),
-        tool_calls=ToolCall.all_of(message.tool_calls),
-        logprobs=_rows(message.token_ids, _logprobs(message)),
-        cumulative_logprob=message.cumulative_logprob if has_sum else None,
-        score=message.score if message.HasField("score") else None,
-    )
-
-
-def _delta(message: pb.StreamGenerateResponse.Delta) -> Delta:
-    calls = ToolCall.all_of(message.tool_calls) if message.tool_calls else []
-    return Delta(message.text, list(message.token_ids), calls, _logprobs(message), message.index)
-
-
 def _logprobs(
     message: pb.Candidate | pb.Prompt | pb.StreamGenerateResponse.Delta,
 ) -> TokenLogprobs | None:
     return logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else None
 
 
-def _rows(token_ids: Sequence[int], logprobs: TokenLogprobs | None) -> list[TokenLogprob] | None:
+def rows(token_ids: Sequence[int], logprobs: TokenLogprobs | None) -> list[TokenLogprob] | None:
+    """One a token, if there are any."""
     return None if logprobs is None else logprobs.rows(token_ids)
 
 
@@ -279,20 +201,10 @@ def _prompt_rows(prompt: pb.Prompt) -> list[TokenLogprob | None] | None:
     return None if logprobs is None else [None, *logprobs.rows(prompt.token_ids[1:])]
 
 
-def _usage(message: pb.Usage) -> Usage:
-    return Usage(
-        message.prompt_tokens,
-        message.completion_tokens,
-        message.cached_prompt_tokens,
-        message.transferred_prompt_tokens,
-        message.cached_on_prefill_worker,
-        message.cached_on_decode_worker,
-    )
-
-
-def _matched_stop(
+def matched_stop(
     message: pb.Candidate | pb.StreamGenerateResponse.Finished,
 ) -> str | int | None:
+    """The stop string, or the token, that ended an output."""
     match message.WhichOneof("matched_stop"):
         case "matched_stop_text":
             return message.matched_stop_text

@@ -63,50 +63,55 @@ def build_engine(
         config = replace(config, max_num_batched_tokens=tokens)
     dtype = choose_dtype(config.dtype, model_config, device)
     layout = build_layout(config, dtype, model_config, path)
-    if kernels is None:
-        check_kv_dtype(device, layout.torch_dtype)
-    decoder = load_model(
-        path,
-        dtype=torch_dtype(dtype),
-        device=device,
-        kernels=kernels or for_device(device),
-        quantization=config.quantization,
-        kv_dtype=layout.torch_dtype,
-    )
+    decoder = load_decoder(config, path, torch_dtype(dtype), layout, kernels)
     adapters = load_adapters(config, decoder, layout, torch_dtype(dtype))
-    if kernels is None and device.type == "cpu":
-        from octavo.kernels.cpu.ops import warm_up
-
-        warm_up(torch_dtype(dtype))  # the first request must not wait for a compiler
-    num_blocks = choose_num_blocks(config, layout, decoder, device)
-    kv_cache = KVCache(layout, num_blocks, device)
+    kv_cache = KVCache(layout, choose_num_blocks(config, layout, decoder, device), device)
     scheduler = build_scheduler(config, kv_cache, model_config, device)
-    logger.info(
-        "%s on %s in %s%s: %d blocks of %d tokens, context %d",
-        config.model,
-        device,
-        dtype,
-        f" with {config.quantization} weights" if config.quantization else "",
-        num_blocks,
-        config.block_size,
-        scheduler.limits.max_model_len,
-    )
-    heads_per_row = model_config.num_heads // model_config.num_kv_heads
-    policy = policy_for(device, torch_dtype(dtype), heads_per_row)
+    quantized = f" with {config.quantization} weights" if config.quantization else ""
+    where = f"{config.model} on {device} in {dtype}{quantized}"
+    pool = f"{kv_cache.num_blocks} blocks of {config.block_size} tokens"
+    logger.info("%s: %s, context %d", where, pool, scheduler.limits.max_model_len)
     model: Model = decoder
     if device.type == "cuda" and config.cuda_graphs:
-        model = record_graphs(
-            decoder, kv_cache, scheduler, model_config.vocab_size, torch_dtype(dtype)
-        )
+        vocab_size = model_config.vocab_size
+        model = record_graphs(decoder, kv_cache, scheduler, vocab_size, torch_dtype(dtype))
     elif device.type == "cpu" and kernels is None:
         model = record_steps(decoder, kv_cache, scheduler)
     if cores is not None and not _is_shared(layout, device):
         cores.work_alone()
+    heads_per_row = model_config.num_heads // model_config.num_kv_heads
+    policy = policy_for(device, torch_dtype(dtype), heads_per_row)
     limits = scheduler.limits
     max_blocks = -(-limits.max_model_len // limits.block_size)
     rows = DecodeRows(limits.max_decode_rows, max_blocks, limits.block_size)
     runner = ModelRunner(model, kv_cache.kv, policy, rows, cores)
     return Engine(scheduler, runner, kv_cache, model_config, cores, adapters=adapters)
+
+
+def load_decoder(
+    config: EngineConfig,
+    path: Path,
+    dtype: torch.dtype,
+    layout: KVLayout,
+    kernels: Kernels | None,
+) -> DecoderModel:
+    """The model in dtype on its device; None takes, and compiles, the device's own kernels."""
+    device = choose_device(config.device)
+    if kernels is None:
+        check_kv_dtype(device, layout.torch_dtype)
+    decoder = load_model(
+        path,
+        dtype=dtype,
+        device=device,
+        kernels=kernels or for_device(device),
+        quantization=config.quantization,
+        kv_dtype=layout.torch_dtype,
+    )
+    if kernels is None and device.type == "cpu":
+        from octavo.kernels.cpu.ops import warm_up
+
+        warm_up(dtype)  # the first request must not wait for a compiler
+    return decoder
 
 
 def build_layout(

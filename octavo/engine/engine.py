@@ -14,7 +14,7 @@ from octavo.engine.load import Counters
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, SequenceOutput
 from octavo.engine.step_plan import StepPlan
-from octavo.sampling_params import check_prompt
+from octavo.prompt_limits import check_prompt
 
 
 class Runner(Protocol):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from octavo.engine.sequence import Sequence
-from octavo.sampling_params import check_length
+from octavo.prompt_limits import check_length
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 from octavo.rpc.api_keys import KeyInterceptor, KeyRing
 from octavo.rpc.channels import INTERNAL_MESSAGE_BYTES, server_options
 from octavo.rpc.exposure import is_local
+from octavo.rpc.listening import CannotListen
 from octavo.rpc.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
@@ -48,28 +49,35 @@ class Server:
         names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self.grpc)
 
-    async def start(
-        self, address: str, private_address: str | None = None, tls: TlsFiles | None = None
-    ) -> int:
-        """Listen and return the port (0 for a unix socket). Not ready until `set_ready`.
+    def listen(self, address: str, tls: TlsFiles | None = None) -> int:
+        """Listen at one more address, from `begin` on; its port (0 for a unix socket).
 
-        private_address: one more to listen on, never encrypted.
-        tls: of `address`, unless it is a unix socket.
+        tls: unless it is a unix socket.
 
         Raises:
-            RuntimeError: an address cannot be bound.
+            CannotListen: somebody else does, or it is no address of this machine.
         """
-        if tls is None or address.startswith("unix:"):
-            if not is_local(address):
-                logger.warning("%s is open to the network without encryption", address)
+        try:
+            if tls is not None and not address.startswith("unix:"):
+                return self.grpc.add_secure_port(address, tls.server_credentials())
             port = self.grpc.add_insecure_port(address)
-        else:
-            port = self.grpc.add_secure_port(address, tls.server_credentials())
-        if private_address is not None:
-            self.grpc.add_insecure_port(private_address)
+        except RuntimeError as error:
+            why = "it is taken, or no address of this machine"
+            raise CannotListen(address, why) from error
+        if not is_local(address):
+            logger.warning("%s is open to the network without encryption", address)
+        return port
+
+    async def begin(self) -> None:
+        """Serve where it listens. Not ready until `set_ready`."""
         await self.health.set("", SERVING)
         await self.set_ready(False)
         await self.grpc.start()
+
+    async def start(self, address: str, tls: TlsFiles | None = None) -> int:
+        """Listen at one address and serve there; its port."""
+        port = self.listen(address, tls)
+        await self.begin()
         return port
 
     async def set_ready(self, is_ready: bool) -> None:

@@ -7,14 +7,10 @@ from octavo.engine.adapter import Adapter
 from octavo.engine.adapters import Adapters
 from octavo.engine.errors import UnknownAdapter
 from octavo.internal.v1alpha1 import worker_pb2
+from octavo.prompt_limits import check_length, check_prompt, check_prompt_logprobs
 from octavo.rpc.errors import InvalidRequest, NotFound
 from octavo.rpc.sampling import invalid_sampling, sampling_from_proto
-from octavo.sampling_params import (
-    SamplingParams,
-    check_length,
-    check_prompt,
-    check_prompt_logprobs,
-)
+from octavo.sampling_params import SamplingParams
 from octavo.transfer.request_key import RequestKey
 
 

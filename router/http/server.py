@@ -13,18 +13,18 @@ from contextlib import asynccontextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
-from octavo.rpc.tls import TlsFiles
+from octavo.router.doors import with_port
+from octavo.rpc.listening import BACKLOG
 
 # Longer than the 60 s after which load balancers drop an idle connection: it should be they who do.
 KEEP_ALIVE_S = 75
-BACKLOG = 2048
 
 
 class HttpServer:
     """Listens at one address."""
 
     def __init__(
-        self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None = None
+        self, app: ASGIApp, address: str, listener: socket.socket, tls: ssl.SSLContext | None
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -38,7 +38,7 @@ class HttpServer:
             backlog=BACKLOG,
             ssl_context_factory=None if tls is None else lambda _, default: tls,
         )
-        self.port = int(listener.getsockname()[1])
+        self.address = with_port(address, listener.getsockname()[1])
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve([listener]))
 
@@ -63,39 +63,11 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def running_http(
-    app: ASGIApp, address: str, *, shares_port: bool, tls: TlsFiles | None = None
+    app: ASGIApp, address: str, listener: socket.socket, tls: ssl.SSLContext | None
 ) -> AsyncIterator[HttpServer]:
-    """Serve for as long as the block lasts.
-
-    Raises:
-        OSError: the address cannot be bound.
-        ValueError: the files of `tls` cannot be used.
-    """
-    context = tls.ssl_context() if tls is not None else None
-    server = HttpServer(app, listen(address, shares_port=shares_port), context)
+    """Serve at the listener of the address for as long as the block lasts."""
+    server = HttpServer(app, address, listener, tls)
     try:
         yield server
     finally:
         await server.drain(0)
-
-
-def listen(address: str, *, shares_port: bool) -> socket.socket:
-    """A socket bound to host:port, as "127.0.0.1:8000" or "[::]:8000".
-
-    shares_port: with other processes that say so, too; the kernel spreads connections.
-
-    Raises:
-        OSError: naming the address.
-    """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shares_port:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((host, int(port)))
-    except OSError as error:
-        listener.close()
-        raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from error
-    return listener

@@ -5,33 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from octavo.cli import up
-from octavo.cli.up import CORE_BOARD, UpConfig, plan
+from octavo.cli import plan
+from octavo.cli.plan import CORE_BOARD, Plan
+from octavo.cli.up_config import UpConfig
 
-CONFIG = UpConfig(
-    model="m",
-    address="127.0.0.1:1",
-    prefill_workers=1,
-    decode_workers=1,
-    redis_url=None,
-    use_redis=False,
-    dtype="auto",
-    device="cpu",
-    kv_dtype="auto",
-    quantization=None,
-    transport="auto",
-    lend_cores=True,
-    run_dir=None,
-    start_timeout_s=1,
-    grace_s=1,
-)
+CONFIG = UpConfig(model="m", address="127.0.0.1:1", redis=False, device="cpu")
 
 
 @pytest.fixture(autouse=True)
 def five_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(up, "allowed_cores", lambda: (0, 1, 2, 3, 4))
-    monkeypatch.setattr(up, "physical_cores", lambda cores: cores)
-    monkeypatch.setattr(up, "usable_cores", lambda cores: cores)
+    monkeypatch.setattr(plan, "allowed_cores", lambda: (0, 1, 2, 3, 4))
+    monkeypatch.setattr(plan, "physical_cores", lambda cores: cores)
+    monkeypatch.setattr(plan, "usable_cores", lambda cores: cores)
 
 
 def core_flags(config: UpConfig) -> list[tuple[str | None, str | None]]:
@@ -40,7 +25,7 @@ def core_flags(config: UpConfig) -> list[tuple[str | None, str | None]]:
     def value(arguments: list[str], flag: str) -> str | None:
         return arguments[arguments.index(flag) + 1] if flag in arguments else None
 
-    children = [c for c in plan(config, Path("m"), Path("run"), None) if c.name != "router"]
+    children = Plan(config, Path("m"), Path("run"), None).workers()
     return [
         (value(c.arguments, "--cpu-cores"), value(c.arguments, "--core-board")) for c in children
     ]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from octavo.client import Completion, FinishReason
-from octavo.client.completion import Transcript
 from octavo.client.request import generate_request, tokenize_request
+from octavo.client.transcript import Transcript
 from octavo.inference.v1 import inference_pb2 as pb
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

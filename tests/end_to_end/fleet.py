@@ -73,7 +73,7 @@ async def running_fleet(
         served = ServedModel.load(config.model, config.model_name)
         running = await stack.enter_async_context(running_router(config, served))
         await _wait_until_connected(running, num_prefills, num_decodes)
-        yield Fleet(f"127.0.0.1:{running.port}", running, prefills, decodes)
+        yield Fleet(running.address, running, prefills, decodes)
 
 
 async def _wait_until_connected(router: Router, num_prefills: int, num_decodes: int) -> None:

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from octavo.cli.addresses import socket_address
 from octavo.cli.child import Child
-from octavo.cli.up import UpConfig, plan, socket_address
+from octavo.cli.plan import Plan
+from octavo.cli.up_config import UpConfig
 from service import Deployment, free_address
 
 
@@ -71,25 +73,20 @@ async def running_processes(
     prefill_env: dict[str, str] | None = None,
 ) -> AsyncIterator[Processes]:
     """As many prefill as decode workers and a router, all met; ended with the block."""
+    address = free_address()
     config = UpConfig(
         model=str(model),
-        address=free_address(),
+        address=address,
         prefill_workers=num_pairs,
         decode_workers=num_pairs,
-        redis_url=redis_url,
-        use_redis=redis_url is not None,
         dtype="float32",
         device="cpu",
-        kv_dtype="auto",
         quantization=quantization,
-        transport="auto",
-        lend_cores=True,
-        run_dir=folder,
-        start_timeout_s=60,
         grace_s=5,
     )
-    children = {child.name: child for child in plan(config, model, folder, redis_url)}
-    processes = Processes(config.address, folder, children)
+    plan = Plan(config, model, folder, redis_url)
+    children = {child.name: child for child in [*plan.workers(), plan.first_router("none")]}
+    processes = Processes(address, folder, children)
     for name, child in children.items():
         child.env |= env or {}
         child.env |= prefill_env or {} if name.startswith("prefill") else {}

@@ -57,7 +57,7 @@ async def both_doors(model: Path, **settings: Any) -> AsyncIterator[Doors]:
         AsyncClient(fleet.address) as grpc,
     ):
         assert fleet.router.http is not None
-        url = f"http://127.0.0.1:{fleet.router.http.port}"
+        url = f"http://{fleet.router.http.address}"
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as http:
             yield Doors(fleet, grpc, http)

@@ -12,7 +12,7 @@ from checkpoints import tiny_llama
 from end_to_end.processes import Processes, running_processes
 from end_to_end.prompts import GREEDY, prompt_of
 from octavo import LLM, SamplingParams
-from octavo.cli.up import CORE_BOARD
+from octavo.cli.plan import CORE_BOARD
 from octavo.client import AsyncClient
 from octavo.engine.core_set import allowed_cores
 from octavo.worker.core_board import CoreBoard

@@ -3,6 +3,9 @@
 import asyncio
 import os
 import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -48,20 +51,45 @@ def check_nothing_left(service: Service, processes: list[psutil.Process], folder
     assert not list(folder.iterdir())
 
 
-async def test_an_interrupt_leaves_no_process_socket_or_shared_memory(
+async def test_two_start_at_once_and_an_interrupt_leaves_no_process_socket_or_shared_memory(
     llama: Path, tmp_path: Path
 ) -> None:
-    """Ctrl-C, with an embedded Redis."""
-    env = POOL | {"TMPDIR": str(tmp_path)}
-    async with running_service(llama, *FLAGS, env=env) as service:
-        await check_alive_and_quiet(service, llama)
-        processes = processes_of(service)
-        assert len(processes) == 4 and segments_of(processes), "Redis, router and two workers"
-        assert list(tmp_path.iterdir()), "Redis has its folder here"
-        service.process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(30):
-            assert await service.process.wait() == 0
-        check_nothing_left(service, processes, tmp_path)
+    """Nobody says where, so both want the usual ports; Ctrl-C, with an embedded Redis each."""
+    folders = [tmp_path / "one", tmp_path / "other"]
+    async with AsyncExitStack() as stack:
+        starting = []
+        for folder in folders:
+            folder.mkdir()
+            env = POOL | {"TMPDIR": str(folder)}
+            running = running_service(llama, *FLAGS, ports=(), env=env)
+            starting.append(stack.enter_async_context(running))
+        services = await asyncio.gather(*starting)
+        assert len({address for s in services for address in (s.address, s.http_address)}) == 4
+        for service, folder in zip(services, folders, strict=True):
+            await check_alive_and_quiet(service, llama)
+            processes = processes_of(service)
+            assert len(processes) == 4 and segments_of(processes), "Redis, router and two workers"
+            assert list(folder.iterdir()), "Redis has its folder here"
+            service.process.send_signal(signal.SIGINT)
+            async with asyncio.timeout(30):
+                assert await service.process.wait() == 0
+            check_nothing_left(service, processes, folder)
+
+
+@pytest.mark.slow
+async def test_an_address_that_is_taken_is_refused_with_advice(llama: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        arguments = ("--model", str(llama), "--no-redis", "--address", taken)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "octavo.cli.app", "up", *arguments), stderr=PIPE
+        )
+        _, said = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 1
+    assert f"cannot listen at {taken}" in said.decode()
+    assert "give another address, or port 0 for a free one" in said.decode()
 
 
 async def test_sigterm_lets_running_streams_finish_and_exits_0(llama: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Rules of logits: equal to `transformers`' processors and to formulas in float64."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -280,11 +278,10 @@ def test_100_000_seeded_draws_follow_the_distribution(fields: dict[str, object])
     sampling = SamplingParams(**fields, seed=0)  # type: ignore[arg-type]
     counts = np.zeros(num_tokens)
     logits = torch.from_numpy(np.tile(row, (1000, 1)))
+    seqs = [make_sequence(sampling, prompt, output) for _ in range(1000)]
     for start in range(0, num_draws, 1000):
-        seqs = [
-            make_sequence(replace(sampling, seed=seed), prompt, output)
-            for seed in range(start, start + 1000)
-        ]
+        for seed, seq in enumerate(seqs, start):
+            seq.draw_seed = seed
         counts += np.bincount(choose(logits, seqs), minlength=num_tokens)  # type: ignore[arg-type]
     weights = plainly(row.astype(np.float64), sampling, prompt, output) / sampling.temperature
     weights = np.exp(weights - weights.max())

@@ -106,7 +106,7 @@ def start_fleet(served_model: ServedModel) -> StartFleet:
         )
         try:
             async with running_router(config, model) as router:
-                address = f"127.0.0.1:{router.port}"
+                address = router.address
                 async with grpc.aio.insecure_channel(address) as channel:
                     stub = inference_pb2_grpc.InferenceServiceStub(channel)
                     fleet = Fleet(router, ps, ds, stub, model, handover, address)

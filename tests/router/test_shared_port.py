@@ -12,6 +12,7 @@ from octavo.inference.v1.inference_pb2 import GenerateRequest, SamplingParams, T
 from octavo.router.config import RouterConfig
 from octavo.router.model import ServedModel
 from octavo.router.server import Router, running_router
+from octavo.rpc.listening import CannotListen
 from octavo.rpc.server import Server
 from scripted_workers import Handover, ScriptedDecodeWorker, ScriptedPrefillWorker
 
@@ -46,18 +47,20 @@ async def test_routers_share_a_port_and_one_may_leave(served_model: ServedModel)
         for worker in (prefill, decode):
             await stack.enter_async_context(worker)
 
-        def config(port: int) -> RouterConfig:
+        def config(address: str) -> RouterConfig:
             return RouterConfig(
                 model="tiny",
-                listen_address=f"127.0.0.1:{port}",
+                listen_address=address,
                 shares_port=True,
                 prefill_address=(prefill.address,),
                 decode_address=(decode.address,),
             )
 
-        staying = await stack.enter_async_context(running_router(config(0), served_model))
-        address = f"127.0.0.1:{staying.port}"
-        async with running_router(config(staying.port), served_model) as leaving:
+        staying = await stack.enter_async_context(
+            running_router(config("127.0.0.1:0"), served_model)
+        )
+        address = staying.address
+        async with running_router(config(address), served_model) as leaving:
             await until_ready(staying)
             await until_ready(leaving)
             outputs = await asyncio.gather(*(generate(address) for _ in range(24)))
@@ -65,7 +68,7 @@ async def test_routers_share_a_port_and_one_may_leave(served_model: ServedModel)
             # Each router has a secret of its own, so that the key says whose request it was.
             assert len({spec.group_key for spec in prefill.specs}) == 2
         assert await generate(address) == TOKENS
-        with pytest.raises(RuntimeError):  # who does not say so does not share
+        with pytest.raises(CannotListen):  # who does not say so does not share
             await Server(()).start(address)
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from checkpoints import scripted, tiny_tokenizer, write_tokenizer
@@ -18,14 +17,13 @@ from octavo.router.config import RouterConfig
 from octavo.router.model import ServedModel
 from octavo.text.tool_calls import HERMES, LLAMA3_JSON
 from router.test_requests import named_field, refusal
+from router.wrong_chats import INVALID, TOOL, USER, WRONG_CHATS
 from scripted_workers import EOS
 from text.chat_templates import HERMES_CHAT
 
 StartFleet = Callable[..., AbstractAsyncContextManager[Any]]
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "Ulm"}}\n</tool_call>'
-TOOL = pb.Tool(name="look", description="Looks.", parameters_json='{"type": "object", "b": 1}')
-USER = pb.ChatMessage(role="user", content="How is it?")
 
 
 @pytest.fixture(scope="module")
@@ -210,59 +208,7 @@ def test_an_unknown_format_ends_the_start() -> None:
         RouterConfig(model="tiny", tool_call_format="xml")
 
 
-INVALID = grpc.StatusCode.INVALID_ARGUMENT
-ASSISTANT = pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(name="f", arguments_json="[")])
-
-
-@pytest.mark.parametrize(
-    ("chat", "code", "field"),
-    [
-        ({"tool_choice": pb.TOOL_CHOICE_REQUIRED, "tools": []}, INVALID, "chat.tool_choice"),
-        ({"tool_choice": 99}, INVALID, "chat.tool_choice"),
-        ({"tool_choice_name": "look", "tools": []}, INVALID, "chat.tool_choice_name"),
-        ({"tool_choice_name": "hook"}, INVALID, "chat.tool_choice_name"),
-        (
-            {"tool_choice_name": "look", "tool_choice": pb.TOOL_CHOICE_NONE},
-            INVALID,
-            "chat.tool_choice_name",
-        ),
-        (
-            {"add_generation_prompt": True, "continue_final_message": True},
-            INVALID,
-            "chat.add_generation_prompt",
-        ),
-        ({"tools": [pb.Tool()]}, INVALID, "chat.tools[0].name"),
-        ({"tools": [TOOL, TOOL]}, INVALID, "chat.tools[1].name"),
-        ({"tools": [pb.Tool(name="f")] * 129}, INVALID, "chat.tools"),
-        (
-            {"tools": [pb.Tool(name="f", parameters_json="1")]},
-            INVALID,
-            "chat.tools[0].parameters_json",
-        ),
-        ({"messages": [pb.ChatMessage()]}, INVALID, "chat.messages[0].role"),
-        (
-            {"messages": [USER, ASSISTANT]},
-            INVALID,
-            "chat.messages[1].tool_calls[0].arguments_json",
-        ),
-        (
-            {"messages": [pb.ChatMessage(role="user", content_parts=[pb.ContentPart()])]},
-            INVALID,
-            "chat.messages[0].content_parts[0]",
-        ),
-        (
-            {
-                "messages": [
-                    pb.ChatMessage(role="user", content="x", content_parts=[pb.ContentPart()])
-                ]
-            },
-            INVALID,
-            "chat.messages[0].content_parts",
-        ),
-        ({"chat_template_kwargs_json": "[]"}, INVALID, "chat.chat_template_kwargs_json"),
-        ({"chat_template_kwargs_json": '{"tools": 1}'}, INVALID, "chat"),
-    ],
-)
+@pytest.mark.parametrize(("chat", "code", "field"), WRONG_CHATS)
 async def test_a_wrong_chat_is_refused_by_name(
     start_fleet: StartFleet, served_model: ServedModel, chat: Any, code: Any, field: str
 ) -> None:

@@ -20,6 +20,7 @@ from octavo.rpc.errors import (
     Unsupported,
     errors_to_status,
 )
+from octavo.rpc.listening import CannotListen
 from octavo.rpc.sampling import output_to_proto, sampling_from_proto, sampling_to_proto
 from octavo.rpc.server import Server, serve_until_signal
 from octavo.sampling_params import SamplingParams
@@ -150,7 +151,7 @@ async def test_sigterm_drains_and_returns() -> None:
 async def test_a_taken_port_is_refused() -> None:
     server = Server((SERVICE,))
     port = await server.start("127.0.0.1:0")
-    with pytest.raises(RuntimeError):
+    with pytest.raises(CannotListen, match=f"cannot listen at 127.0.0.1:{port}: .*another address"):
         await Server((SERVICE,)).start(f"127.0.0.1:{port}")
     await server.grpc.stop(None)
 

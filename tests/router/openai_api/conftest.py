@@ -72,7 +72,7 @@ def start_door(start_fleet: StartFleet) -> StartDoor:
         settings = {"local_prefill_max_tokens": 0, "http_address": "127.0.0.1:0"} | settings
         async with start_fleet(token_ids, **settings) as fleet:
             assert fleet.router.http is not None
-            url = f"http://127.0.0.1:{fleet.router.http.port}"
+            url = f"http://{fleet.router.http.address}"
             async with httpx.AsyncClient(base_url=url, timeout=10) as client:
                 yield Door(fleet, url, client)
 

@@ -9,13 +9,15 @@ from octavo.router.config import RouterConfig
 from octavo.router.model import ServedModel
 from octavo.router.server import Router, running_router
 
+FREE = "127.0.0.1:0"
+
 
 async def test_routers_share_the_http_port_and_one_may_leave(served_model: ServedModel) -> None:
-    def config(grpc_port: int, http_port: int, *, shares: bool = True) -> RouterConfig:
+    def config(address: str, http_address: str, *, shares: bool = True) -> RouterConfig:
         return RouterConfig(
             model="tiny",
-            listen_address=f"127.0.0.1:{grpc_port}",
-            http_address=f"127.0.0.1:{http_port}",
+            listen_address=address,
+            http_address=http_address,
             shares_port=shares,
         )
 
@@ -24,18 +26,18 @@ async def test_routers_share_the_http_port_and_one_may_leave(served_model: Serve
             return (await client.get("/v1/models")).status_code == 200
 
     async with AsyncExitStack() as stack:
-        staying = await stack.enter_async_context(running_router(config(0, 0), served_model))
-        ports = (staying.port, _http_port(staying))
-        url = f"http://127.0.0.1:{ports[1]}"
-        async with running_router(config(*ports), served_model) as leaving:
-            assert _http_port(leaving) == ports[1]
+        staying = await stack.enter_async_context(running_router(config(FREE, FREE), served_model))
+        http_address = _http_address(staying)
+        url = f"http://{http_address}"
+        async with running_router(config(staying.address, http_address), served_model) as leaving:
+            assert _http_address(leaving) == http_address
             assert all([await has_answered(url) for _ in range(4)])
         assert all([await has_answered(url) for _ in range(4)])
-        with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1:{ports[1]}"):
-            async with running_router(config(0, ports[1], shares=False), served_model):
+        with pytest.raises(OSError, match=f"cannot listen at {http_address}"):
+            async with running_router(config(FREE, http_address, shares=False), served_model):
                 pass
 
 
-def _http_port(router: Router) -> int:
+def _http_address(router: Router) -> str:
     assert router.http is not None
-    return router.http.port
+    return router.http.address
