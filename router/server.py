@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 from octavo.inference.v1 import (
     adapter_pb2,
     adapter_pb2_grpc,
+    fleet_pb2,
+    fleet_pb2_grpc,
     inference_pb2,
     inference_pb2_grpc,
 )
@@ -33,6 +35,7 @@ from octavo.router.admission import Admission
 from octavo.router.background import Background, background
 from octavo.router.config import RouterConfig
 from octavo.router.discovery import watch_names
+from octavo.router.fleet import FleetServicer
 from octavo.router.generation import Generator
 from octavo.router.grammar import GrammarReader, router_grammars
 from octavo.router.inference import Inference
@@ -60,6 +63,7 @@ logger = logging.getLogger(__name__)
 
 SERVICE_NAME = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 ADAPTER_SERVICE_NAME = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"].full_name
+FLEET_SERVICE_NAME = fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
 TOKENIZER_THREADS = 2
 LAST_WORDS_S = 0.5  # for statuses to go out before connections are closed
 
@@ -138,7 +142,9 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             log_prompts=config.log_prompts,
         )
         keys = KeyRing(config.api_key_file) if config.api_key_file else None
-        server, port = await _open_grpc(config, inference, adapters, keys, stack)
+        fleet = FleetServicer(model.name, workers, generator, admission)
+        serving = _serving_grpc(config, inference, adapters, fleet, keys)
+        server, port = await stack.enter_async_context(serving)
         tasks.start(_report_readiness(server, workers))
         http = await _open_http(config, inference, server, keys, stack)
         yield Router(server, port, workers, admission, generator, http)
@@ -161,16 +167,17 @@ def _known_workers(
     return workers
 
 
-async def _open_grpc(
+@asynccontextmanager
+async def _serving_grpc(
     config: RouterConfig,
     inference: Inference,
     adapters: Adapters,
+    fleet: FleetServicer,
     keys: KeyRing | None,
-    stack: AsyncExitStack,
-) -> tuple[Server, int]:
-    """The gRPC server and its port."""
+) -> AsyncIterator[tuple[Server, int]]:
+    """The gRPC server and its port, for as long as the block lasts."""
     server = Server(
-        (SERVICE_NAME, ADAPTER_SERVICE_NAME),
+        (SERVICE_NAME, ADAPTER_SERVICE_NAME, FLEET_SERVICE_NAME),
         PUBLIC_MESSAGE_BYTES,
         shares_port=config.shares_port,
         keys=keys,
@@ -181,10 +188,13 @@ async def _open_grpc(
     adapter_pb2_grpc.add_AdapterServiceServicer_to_server(
         AdapterServicer(adapters, config.lora_root), server.grpc
     )
+    fleet_pb2_grpc.add_FleetServiceServicer_to_server(fleet, server.grpc)
     port = await server.start(config.listen_address, config.private_address, config.public_tls)
-    stack.push_async_callback(server.grpc.stop, 0)
     logger.info("serving %s on %s", inference.model.name, config.listen_address)
-    return server, port
+    try:
+        yield server, port
+    finally:
+        await server.grpc.stop(0)
 
 
 async def _open_http(

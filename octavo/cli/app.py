@@ -9,6 +9,7 @@ from octavo.cli import roles
 from octavo.cli.chat import chat
 from octavo.cli.generate import generate
 from octavo.cli.probe import probe
+from octavo.cli.top import top
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -130,6 +131,7 @@ def fetch_demo() -> None:
 
 app.command()(generate)
 app.command()(chat)
+app.command()(top)
 app.command()(probe)
 roles.register(app)
 
