@@ -89,7 +89,7 @@ async def _print_once(
 
 def _advice(error: OctavoError, address: str) -> str:
     if error.code is grpc.StatusCode.UNIMPLEMENTED:
-        return f"the service at {address} is older than octavo top; upgrade its routers"
+        return f"{address} is a worker, or a router older than octavo top; name a newer router"
     if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"no answer from {address}: see the log of its router, or of: octavo up"
     return advice(error, address)

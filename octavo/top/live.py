@@ -19,6 +19,7 @@ from octavo.client.error import OctavoError
 from octavo.top.history import History
 from octavo.top.marks import ASCII, UNICODE, Glyphs, age
 from octavo.top.screen import Canvas, draw
+from octavo.top.snapshot import clean
 from octavo.top.source import Source
 
 try:
@@ -86,7 +87,8 @@ class LiveScreen:
         return draw(self._history, canvas, self._source.address, trouble)
 
     def _on_key(self) -> None:
-        if b"q" in os.read(sys.stdin.fileno(), 64).lower():
+        pressed = os.read(sys.stdin.fileno(), 64)
+        if not pressed or b"q" in pressed.lower():  # nothing: the terminal is gone
             self._quit.set()
 
 
@@ -97,7 +99,7 @@ def glyphs_of(console: Console) -> Glyphs:
 def _reason(error: OctavoError) -> str:
     if error.code is grpc.StatusCode.UNAVAILABLE and not error.is_from_service:
         return "nothing listens there"
-    return error.message or error.code.name
+    return clean(error.message) or error.code.name
 
 
 @contextlib.contextmanager

@@ -18,8 +18,7 @@ from octavo.top.snapshot import Snapshot, State
 from octavo.top.traffic import TRAFFIC_LINES, traffic_lines
 from octavo.top.workers import worker_lines
 
-MIN_WIDTH = 40
-MIN_REQUEST_ROWS = 2
+MIN_ROWS = 3  # of workers, and of requests: a head, one of them, how many more
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +31,9 @@ class Canvas:
 
 
 def draw(history: History, canvas: Canvas, address: str, trouble: str = "") -> RenderableType:
-    """trouble: why the latest snapshot is an old one."""
+    """At least one snapshot is there; trouble: why the latest is an old one."""
     snapshot = history.latest
-    if snapshot is None:
-        return Text(trouble or f"asking {address} ...")
+    assert snapshot is not None
     top: list[RenderableType] = [title(snapshot, canvas, address)]
     if trouble:
         top.append(Text(trouble, style="bold red", no_wrap=True, overflow="ellipsis"))
@@ -45,13 +43,13 @@ def draw(history: History, canvas: Canvas, address: str, trouble: str = "") -> R
     running = snapshot.router.running_requests
     most = None
     if left is not None:  # requests may have a third of it, and what workers leave over
-        most = max(left - min(running + 1, left // 3), MIN_REQUEST_ROWS)
+        most = max(left - min(running + 1, max(left // 3, MIN_ROWS)), MIN_ROWS)
     workers, num_lines = worker_lines(history, canvas.width, most, canvas.glyphs)
     num_workers = len(snapshot.workers)
     top += [heading(_plural(num_workers, "worker"), canvas), workers]
     rows = None if left is None else max(left - num_lines, 0)
     top.append(heading(_plural(running, "running request") + " of this router", canvas))
-    if running and (rows is None or rows >= MIN_REQUEST_ROWS):
+    if running and (rows is None or rows >= 2):
         top.append(request_rows(snapshot, canvas.width, rows, canvas.glyphs))
     return Group(*top)
 

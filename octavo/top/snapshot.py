@@ -93,7 +93,8 @@ class WorkerState:
 
     @property
     def name(self) -> str:
-        return self.worker_id or self.address
+        """Its id, or the end of its address: a socket's folders are the same for all."""
+        return self.worker_id or self.address.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
