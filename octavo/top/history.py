@@ -16,13 +16,12 @@ WINDOW_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerRates:
-    """What one worker did in an interval."""
+    """What one worker did between the last two times that it told its counters."""
 
     tokens_per_s: float  # computed prompt tokens of a prefill worker, output tokens of another
     step_s: float | None  # mean; None without a step
     busy: float  # share of the time, 0 to 1, that its model computed
-    preemptions: int
-    bytes_transferred: int
+    bytes_per_s: float  # of KV, sent or received
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,7 @@ class History:
         self.latest: Snapshot | None = None
         self.intervals: deque[Interval] = deque()
         self._seen: dict[str, tuple[float, WorkerState]] = {}  # last one with counters, by id
+        self._kept: dict[str, WorkerRates] = {}  # the latest, by id
 
     def add(self, snapshot: Snapshot) -> None:
         before, self.latest = self.latest, snapshot
@@ -106,10 +106,15 @@ class History:
         return [total / weight if weight else None for total, weight in pairs]
 
     def _rates(self, snapshot: Snapshot) -> dict[str, WorkerRates]:
-        """Since each worker's last counters; a worker seen for the first time has none."""
+        """Since each worker's last counters; a worker seen for the first time has none.
+
+        One that does not tell them now, since its step is a long one, keeps its rates.
+        """
         rates = {}
         for worker in snapshot.workers:
             if worker.counters is None:
+                if worker.worker_id in self._kept and worker.state is not State.UNREACHABLE:
+                    rates[worker.worker_id] = self._kept[worker.worker_id]
                 continue
             at, before = self._seen.get(worker.worker_id, (0.0, None))
             self._seen[worker.worker_id] = snapshot.taken_at, worker
@@ -118,6 +123,7 @@ class History:
                 seconds = snapshot.taken_at - at
                 if seconds > 0:
                     rates[worker.worker_id] = _worker_rates(before.counters, worker, seconds)
+        self._kept = rates
         return rates
 
 
@@ -152,6 +158,5 @@ def _worker_rates(old: WorkerCounters, worker: WorkerState, seconds: float) -> W
         tokens_per_s=tokens / seconds,
         step_s=step_seconds / steps if steps else None,
         busy=min(step_seconds / seconds, 1.0),
-        preemptions=int(difference["preemptions"]),
-        bytes_transferred=int(difference["bytes_transferred"]),
+        bytes_per_s=difference["bytes_transferred"] / seconds,
     )

@@ -73,8 +73,7 @@ def _bytes_per_s(history: History) -> float:
         return 0.0
     rates = history.last.workers
     receivers = [each.worker_id for each in history.latest.workers if each.role == "decode"]
-    moved = sum(rates[name].bytes_transferred for name in receivers if name in rates)
-    return moved / history.last.seconds
+    return sum(rates[name].bytes_per_s for name in receivers if name in rates)
 
 
 def _cache_line(history: History) -> Text:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from octavo.inference.v1 import fleet_pb2
 from octavo.top.history import WINDOW_S, History
 from octavo.top.snapshot import Snapshot
 from top.moments import history_of, moment, worker
@@ -12,7 +13,7 @@ def decode(tokens: int, steps: int = 0, seconds: float = 0.0, epoch: int = 1) ->
         "tokens_generated": tokens,
         "computing_steps": steps,
         "step_seconds": seconds,
-        "preemptions": tokens // 10,
+        "bytes_transferred": tokens * 1000,
     }
     return worker("decode-0", "decode", counters, epoch=epoch)
 
@@ -30,7 +31,7 @@ def test_rates_are_differences_over_the_time_between() -> None:
     assert rates.tokens_per_s == 30
     assert rates.step_s == pytest.approx(0.08)
     assert rates.busy == pytest.approx(0.8)
-    assert rates.preemptions == 6
+    assert rates.bytes_per_s == 30_000
 
 
 def test_a_restarted_worker_begins_anew() -> None:
@@ -48,7 +49,7 @@ def test_a_counter_that_went_back_is_no_negative_rate() -> None:
     )
     assert history.last is not None
     rates = history.last.workers["decode-0"]
-    assert (rates.tokens_per_s, rates.step_s, rates.busy, rates.preemptions) == (0, None, 0, 0)
+    assert (rates.tokens_per_s, rates.step_s, rates.busy, rates.bytes_per_s) == (0, None, 0, 0)
     assert history.last.per_s("prompt_tokens") == 0
     assert history.trend(lambda each: each.per_s("prompt_tokens"), 20)[-1] == 0
 
@@ -65,6 +66,11 @@ def test_a_worker_that_was_silent_for_a_while_is_measured_over_all_of_it() -> No
     history = history_of(moment([decode(0)], {}), moment([silent], {}), moment([decode(40)], {}))
     assert history.intervals[0].workers == {}
     assert history.intervals[1].workers["decode-0"].tokens_per_s == 20
+    history.add(Snapshot.of(moment([silent], {}), 1003.0))
+    assert history.intervals[2].workers["decode-0"].tokens_per_s == 20, "the last that is known"
+    dead = worker("decode-0", "decode", None, state=fleet_pb2.WORKER_STATE_UNREACHABLE)
+    history.add(Snapshot.of(moment([dead], {}), 1004.0))
+    assert history.intervals[3].workers == {}
 
 
 def test_shares_are_those_of_the_last_minute() -> None:
