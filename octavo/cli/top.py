@@ -42,7 +42,8 @@ def top(
     async def run() -> None:
         console = Console(highlight=False)
         async with Source(address, api_key, client_tls(tls, ca_file)) as source:
-            if as_json or once or not console.is_terminal:
+            can_draw = console.is_terminal and not console.is_dumb_terminal
+            if as_json or once or not can_draw:
                 await _print_once(source, console, interval, as_json)
             else:
                 await _watch(source, console, interval)
