@@ -121,8 +121,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             sequence_weight=config.decode_sequence_weight,
             local_prefill_max_tokens=config.local_prefill_max_tokens,
         )
-        adapters = Adapters(workers)
-        admission = Admission(config.max_queued_tokens)
+        adapters, admission = Adapters(workers), Admission(config.max_queued_tokens)
         generator = Generator(model, routes, admission, Pace(config.stream_interval_s))
         reader = RequestReader(
             model,
