@@ -44,6 +44,7 @@ class Admission:
         self._mean_wait_s = MIN_RETRY_S
         self.clock = clock
         self.num_queued_tokens = 0
+        self.num_refused = 0
 
     @contextmanager
     def admit(self, num_tokens: int, remaining_s: float | None) -> Iterator[Ticket]:
@@ -57,6 +58,7 @@ class Admission:
             raise Expired("the deadline passed before the request could start")
         total = self.num_queued_tokens + num_tokens
         if self.num_queued_tokens and total > self._max_queued_tokens:
+            self.num_refused += 1
             raise Overloaded(
                 f"{self.num_queued_tokens} prompt tokens wait for their first token; "
                 f"{num_tokens} more would exceed max_queued_tokens {self._max_queued_tokens}",

@@ -67,7 +67,9 @@ class Connection:
         self._watch_request = worker_pb2.WatchLoadRequest(min_interval=interval)
         self._stuck_after_s = stuck_after_s
         self._max_silence_s = load_interval_s + MAX_SILENCE_S
-        self._last_complaint = ""
+        self.facts: WorkerFacts | None = None  # of who answered last
+        self.worker: Worker | None = None  # while it is one of the roster's
+        self.complaint = "not connected yet"  # why there is none
         self._closing: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -93,7 +95,7 @@ class Connection:
         watchdog: asyncio.Task[None] | None = None
         try:
             stub = worker_pb2_grpc.WorkerServiceStub(channel)
-            facts = WorkerFacts.from_proto(
+            facts = self.facts = WorkerFacts.from_proto(
                 await stub.GetWorker(worker_pb2.GetWorkerRequest(), timeout=CONNECT_TIMEOUT_S)
             )
             async for sample in stub.WatchLoad(self._watch_request):
@@ -102,7 +104,8 @@ class Connection:
                 if worker is None:
                     joining = Worker(facts, channel, sample)
                     self._roster.join(joining)
-                    worker, self._last_complaint = joining, ""
+                    self.worker = worker = joining
+                    self.complaint = ""
                     watchdog = asyncio.create_task(self._end_legs_when_stuck(worker))
                 else:
                     before = worker.takes_work, worker.adapters
@@ -112,6 +115,7 @@ class Connection:
         finally:
             if watchdog is not None:
                 watchdog.cancel()
+            self.worker = None
             if worker is None:
                 await channel.close()
             else:
@@ -146,9 +150,9 @@ class Connection:
 
     def _complain(self, complaint: str) -> None:
         # Once per cause, not once per attempt.
-        if complaint != self._last_complaint:
+        if complaint != self.complaint:
             logger.warning("no usable worker at %s: %s", self.address, complaint)
-            self._last_complaint = complaint
+            self.complaint = complaint
 
 
 async def _close_when_idle(channel: grpc.aio.Channel, worker: Worker) -> None:

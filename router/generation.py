@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 
+from octavo.router.activity import Activity, Running
 from octavo.router.admission import Admission
 from octavo.router.model import ServedModel
 from octavo.router.pace import Pace
@@ -29,16 +30,16 @@ class Generator:
         self._routes = routes
         self._admission = admission
         self._pace = pace
-        self._runs: set[Run] = set()
+        self.activity = Activity()
 
     @property
     def num_running(self) -> int:
-        return len(self._runs)
+        return len(self.activity.running)
 
     def end_all(self, error: RequestError) -> None:
         """End every request that runs now; each caller gets `error`."""
-        for run in self._runs:
-            run.fail(error)
+        for running in self.activity.running:
+            running.run.fail(error)
 
     async def replies(self, request: Request, timeout_s: float) -> AsyncGenerator[Reply, None]:
         """Run a request; close the iterator to end it.
@@ -52,7 +53,7 @@ class Generator:
         has_started = False
         with (
             self._admission.admit(num_prompt, timeout_s) as ticket,
-            self._running(request, timeout_s) as run,
+            self._running(request, timeout_s, samples) as run,
         ):
             async with aclosing(run.tokens()) as tokens:
                 async for new in tokens:
@@ -83,13 +84,10 @@ class Generator:
         return Prompt(request.prompt_text, request.prompt_token_ids, logprobs)
 
     @contextmanager
-    def _running(self, request: Request, timeout_s: float) -> Iterator[Run]:
+    def _running(self, request: Request, timeout_s: float, samples: list[Sample]) -> Iterator[Run]:
         run = Run(request, self._routes, self._pace, timeout_s)
-        self._runs.add(run)
-        try:
+        with self.activity.count(Running(request, run, samples)):
             yield run
-        finally:
-            self._runs.discard(run)
 
 
 def _completed(run: Run, num_prompt_tokens: int, samples: list[Sample]) -> Completed:

@@ -17,25 +17,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from octavo.inference.v1 import (
-    adapter_pb2,
-    adapter_pb2_grpc,
-    inference_pb2,
-    inference_pb2_grpc,
-)
 from octavo.registry.connection import RedisSettings
 from octavo.registry.directory import WorkerDirectory
 from octavo.registry.index import PrefixIndex
 from octavo.registry.records import WorkerRecord
-from octavo.router.adapter_servicer import AdapterServicer
 from octavo.router.adapters import Adapters
 from octavo.router.admission import Admission
 from octavo.router.background import Background, background
 from octavo.router.config import RouterConfig
 from octavo.router.discovery import watch_names
-from octavo.router.doors import open_door, with_port, write_addresses
+from octavo.router.doors import write_addresses
+from octavo.router.fleet import FleetServicer
 from octavo.router.generation import Generator
 from octavo.router.grammar import GrammarReader, router_grammars
+from octavo.router.grpc_door import Services, open_grpc
+from octavo.router.http_door import open_http
 from octavo.router.inference import Inference
 from octavo.router.model import ServedModel
 from octavo.router.pace import Pace
@@ -47,12 +43,9 @@ from octavo.router.secret import (
     read_or_create,
     share_through_redis,
 )
-from octavo.router.servicer import InferenceServicer
 from octavo.router.workers import Workers
 from octavo.rpc.api_keys import KeyRing
-from octavo.rpc.channels import PUBLIC_MESSAGE_BYTES
 from octavo.rpc.errors import NoWorker
-from octavo.rpc.listening import open_listener
 from octavo.rpc.server import Server, serve_until_signal
 
 if TYPE_CHECKING:
@@ -60,14 +53,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SERVICE_NAME = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
-ADAPTER_SERVICE_NAME = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"].full_name
 TOKENIZER_THREADS = 2
 LAST_WORDS_S = 0.5  # for statuses to go out before connections are closed
-
-
-class HttpMissing(Exception):
-    """HTTP is to be served, and the libraries for it are not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +106,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             sequence_weight=config.decode_sequence_weight,
             local_prefill_max_tokens=config.local_prefill_max_tokens,
         )
-        adapters = Adapters(workers)
-        admission = Admission(config.max_queued_tokens)
+        adapters, admission = Adapters(workers), Admission(config.max_queued_tokens)
         generator = Generator(model, routes, admission, Pace(config.stream_interval_s))
         reader = RequestReader(
             model,
@@ -140,9 +126,11 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             log_prompts=config.log_prompts,
         )
         keys = KeyRing(config.api_key_file) if config.api_key_file else None
-        server, address = await _open_grpc(config, inference, adapters, keys, stack)
+        fleet = FleetServicer(model.name, workers, generator, admission)
+        services = Services(inference, adapters, fleet)
+        server, address = await open_grpc(config, services, keys, stack)
         tasks.start(_report_readiness(server, workers))
-        http = await _open_http(config, inference, server, keys, stack)
+        http = await open_http(config, inference, server, keys, stack)
         if config.address_file is not None:
             write_addresses(config.address_file, address, http.address if http else None)
         yield Router(server, address, workers, admission, generator, http)
@@ -163,76 +151,6 @@ def _known_workers(
     names = config.prefill_address + config.decode_address
     tasks.start(watch_names(names, workers, config.dns_interval_s))
     return workers
-
-
-async def _open_grpc(
-    config: RouterConfig,
-    inference: Inference,
-    adapters: Adapters,
-    keys: KeyRing | None,
-    stack: AsyncExitStack,
-) -> tuple[Server, str]:
-    """The gRPC server, and where it listens.
-
-    Raises:
-        CannotListen: nowhere.
-    """
-    server = Server(
-        (SERVICE_NAME, ADAPTER_SERVICE_NAME),
-        PUBLIC_MESSAGE_BYTES,
-        shares_port=config.shares_port,
-        keys=keys,
-    )
-    inference_pb2_grpc.add_InferenceServiceServicer_to_server(
-        InferenceServicer(inference, slow_reader_s=config.slow_reader_s), server.grpc
-    )
-    adapter_pb2_grpc.add_AdapterServiceServicer_to_server(
-        AdapterServicer(adapters, config.lora_root), server.grpc
-    )
-    listen = partial(server.listen, tls=config.public_tls)
-    address, port = open_door(config, config.listen_address, listen)
-    if config.private_address is not None:
-        server.listen(config.private_address)
-    await server.begin()
-    stack.push_async_callback(server.grpc.stop, 0)
-    address = with_port(address, port)
-    logger.info("serving %s on %s", inference.model.name, address)
-    return server, address
-
-
-async def _open_http(
-    config: RouterConfig,
-    inference: Inference,
-    server: Server,
-    keys: KeyRing | None,
-    stack: AsyncExitStack,
-) -> "HttpServer | None":
-    """The HTTP port, if it is wanted.
-
-    Raises:
-        HttpMissing: what it needs is not installed.
-        CannotListen: nowhere.
-        ValueError: the files of the certificate cannot be used.
-    """
-    if config.http_address is None or not config.serves_http:
-        return None
-    try:
-        from octavo.router.http.app import make_app
-        from octavo.router.http.server import running_http
-    except ImportError as error:
-        raise HttpMissing(f"http_address needs `pip install 'octavo[http]'`: {error}") from error
-    app = make_app(
-        inference,
-        is_ready=lambda: inference.is_ready and not server.is_draining,
-        slow_reader_s=config.slow_reader_s,
-        keys=keys,
-    )
-    context = config.public_tls.ssl_context() if config.public_tls is not None else None
-    listen = partial(open_listener, shares_port=config.shares_port)
-    address, listener = open_door(config, config.http_address, listen)
-    http = await stack.enter_async_context(running_http(app, address, listener, context))
-    logger.info("serving HTTP on %s", http.address)
-    return http
 
 
 async def _open_redis(

@@ -177,6 +177,14 @@ class Worker:
         call.send(request)
         return call
 
+    async def describe(self, timeout_s: float) -> worker_pb2.GetWorkerResponse:
+        """What it says of itself now, its counters among it; raise AioRpcError if it does not."""
+        stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
+        reply: worker_pb2.GetWorkerResponse = await stub.GetWorker(
+            worker_pb2.GetWorkerRequest(), timeout=timeout_s
+        )
+        return reply
+
     def observe(self, load: worker_pb2.WatchLoadResponse) -> None:
         """Take a load sample. A step, or no work, proves that a stuck worker recovered."""
         now = self._last_sample_at = time.monotonic()

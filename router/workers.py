@@ -36,7 +36,8 @@ class Workers:
         self._stuck_after_s = stuck_after_s
         self._tls = tls
         self._wanted: dict[str, frozenset[str]] = {}  # by source
-        self._connections: dict[str, asyncio.Task[None]] = {}  # by address
+        self._connections: dict[str, Connection] = {}  # by address
+        self._tasks: set[asyncio.Task[None]] = set()  # one a connection
         self._by_id: dict[str, Worker] = {}
         self._changed = asyncio.Event()
         self._by_role: dict[Role, list[Worker]] = {}  # who takes requests; empty after a change
@@ -55,6 +56,16 @@ class Workers:
     def connected(self) -> list[Worker]:
         """All, whether they take requests or not."""
         return list(self._by_id.values())
+
+    @property
+    def absent(self) -> list[Connection]:
+        """Those to addresses where a worker should be and none is connected."""
+        known = self._by_id
+        return [
+            each
+            for each in self._connections.values()
+            if each.worker is None and (each.facts is None or each.facts.worker_id not in known)
+        ]
 
     @property
     def is_ready(self) -> bool:
@@ -104,7 +115,7 @@ class Workers:
     async def close(self) -> None:
         """End every connection."""
         self._wanted.clear()
-        tasks = list(self._connections.values())
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -158,10 +169,12 @@ class Workers:
             tls=self._tls,
         )
         task = asyncio.create_task(connection.run(), name=f"connection to {address}")
-        self._connections[address] = task
+        self._connections[address] = connection
+        self._tasks.add(task)
         task.add_done_callback(partial(self._forget, address))
 
     def _forget(self, address: str, task: asyncio.Task[None]) -> None:
         del self._connections[address]
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the connection to %s failed on a defect", address, exc_info=error)

@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "octavo/text": {"sampling_params"},
     "octavo/registry": {"block_key"},
     "octavo/rpc": {"inference", "internal", "sampling_params", "token_logprobs", "text"},
+    "octavo/top": {"client", "inference", "rpc"},
     "octavo/transfer": WIRE | {"engine"},
     "router": SERVICE | {"grammar", "ranking", "text"},
     "prefill_worker": SERVICE | {"engine", "grammar", "transfer", "worker"},

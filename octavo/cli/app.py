@@ -7,6 +7,7 @@ from octavo.cli.chat import chat
 from octavo.cli.generate import generate
 from octavo.cli.options import command_for
 from octavo.cli.probe import probe
+from octavo.cli.top import top
 from octavo.cli.up_config import UpConfig
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ def fetch_demo() -> None:
 
 app.command()(generate)
 app.command()(chat)
+app.command()(top)
 app.command()(probe)
 roles.register(app)
 

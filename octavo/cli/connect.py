@@ -23,7 +23,11 @@ CaFile = Annotated[
 def connect(address: str, api_key: str | None, tls: bool, ca_file: Path | None) -> Client:
     """A client, or the command's end with the reason."""
     try:
-        encrypted = ClientTls(ca_file) if tls or ca_file is not None else None
-        return Client(address, api_key=api_key, tls=encrypted)
+        return Client(address, api_key=api_key, tls=client_tls(tls, ca_file))
     except (OSError, ValueError) as error:
         raise exit_with(str(error)) from error
+
+
+def client_tls(tls: bool, ca_file: Path | None) -> ClientTls | None:
+    """What the options mean; None: not encrypted."""
+    return ClientTls(ca_file) if tls or ca_file is not None else None

@@ -22,7 +22,9 @@ SERVICE_CONFIG = {
     "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
 }
 
-OPTIONS: list[tuple[str, int | str]] = [
+Option = tuple[str, int | str]
+
+OPTIONS: list[Option] = [
     ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
     ("grpc.enable_retries", 1),
     # A long prefill sends nothing: pings tell a busy service from a lost one.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import grpc
 
-from octavo.client.channel import OPTIONS
+from octavo.client.channel import OPTIONS, Option
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -39,10 +39,12 @@ def open_channel(address: str, tls: ClientTls | None) -> grpc.Channel:
     return grpc.secure_channel(address, tls.channel_credentials(), options=OPTIONS)
 
 
-def open_async_channel(address: str, tls: ClientTls | None) -> grpc.aio.Channel:
+def open_async_channel(
+    address: str, tls: ClientTls | None, options: list[Option] = OPTIONS
+) -> grpc.aio.Channel:
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=OPTIONS)
-    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=OPTIONS)
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
 
 
 def key_metadata(api_key: str | None) -> Metadata:

@@ -32,6 +32,8 @@ class Counters:
     blocks_swapped_out: int = 0
     blocks_swapped_in: int = 0
     steps: int = 0
+    computing_steps: int = 0  # those that had anything to compute, and
+    step_seconds: float = 0.0  # how long the model took for them
     key_collisions: int = 0
     draft_tokens_proposed: int = 0  # guesses that had a row, and of these
     draft_tokens_accepted: int = 0  # those that were the tokens drawn

@@ -32,8 +32,8 @@ OnCacheChange = Callable[[list[BlockKey], list[BlockKey]], None]
 # While there is work that no step can advance (blocks are held by others), the thread shows that
 # it lives by an empty step this often.
 IDLE_STEP_S = 1.0
-# While fewer sequences run than fill, a step waits so long for them at most: one of few takes half the
-# time of one of many, and the core helps with the others' prompts meanwhile.
+# While fewer sequences run than fill, a step waits so long for them at most: one of few takes half
+# the time of one of many, and the core helps with the others' prompts meanwhile.
 JOIN_WAIT_S = 0.1
 # A step that hangs must not keep the process from ending.
 STOP_TIMEOUT_S = 10.0

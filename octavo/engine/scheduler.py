@@ -173,6 +173,8 @@ class Scheduler:
             self._booking.begin(sibling, choice)
         self.totals.steps += 1
         if plan.num_seqs > 0:  # an empty one says nothing about how full the blocks are
+            self.totals.computing_steps += 1
+            self.totals.step_seconds += plan.seconds
             self.totals.count_step(
                 self.roster.holders(),
                 self.pool.num_held,

@@ -19,8 +19,8 @@ from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
 from octavo.inference.v1.inference_pb2 import GenerateRequest, StreamGenerateRequest, TokenIds
 from octavo.router.config import RouterConfig
 from octavo.router.discovery import watch_names
+from octavo.router.grpc_door import SERVICE_NAME
 from octavo.router.secret import read_or_create
-from octavo.router.server import SERVICE_NAME
 from octavo.router.workers import Workers
 from scripted_workers import EOS, Handover, ScriptedDecodeWorker, ScriptedPrefillWorker
 

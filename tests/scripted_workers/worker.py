@@ -56,11 +56,14 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.cached_prompt_tokens = 0
         self.deadlines: list[float] = []  # seconds left as each leg arrived
         self.num_open = 0
+        self.num_told = 0  # calls of GetWorker
         self.specs: list[worker_pb2.SequenceSpec] = []
         self._holds: dict[int, asyncio.Event] = {}
         self._changed = asyncio.Event()
         self._may_speak = asyncio.Event()
         self._may_speak.set()
+        self._may_tell = asyncio.Event()
+        self._may_tell.set()
         self._leg_changed = asyncio.Event()
         self.server = grpc.aio.server(options=server_options())
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self.server)
@@ -96,6 +99,11 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._may_speak.clear()
         return self._may_speak
 
+    def hold_facts(self) -> asyncio.Event:
+        """Do not answer GetWorker until the event is set, as a worker in a long step."""
+        self._may_tell.clear()
+        return self._may_tell
+
     def set_load(self, **values: Any) -> None:
         """Send a load sample with these fields changed."""
         self.load.MergeFrom(worker_pb2.WatchLoadResponse(**values))
@@ -110,6 +118,8 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def GetWorker(
         self, request: worker_pb2.GetWorkerRequest, context: Any
     ) -> worker_pb2.GetWorkerResponse:
+        self.num_told += 1
+        await self._may_tell.wait()
         return self.facts
 
     async def WatchLoad(

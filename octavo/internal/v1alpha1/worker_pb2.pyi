@@ -373,7 +373,7 @@ class GetWorkerResponse(_message.Message):
         held: int
         def __init__(self, total: _Optional[int] = ..., free: _Optional[int] = ..., cached: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
     class Counters(_message.Message):
-        __slots__ = ("requests", "prompt_tokens_computed", "prompt_tokens_cached", "tokens_generated", "blocks_cached", "blocks_transferred", "bytes_transferred", "preemptions", "steps", "key_collisions", "digest_mismatches", "live_slot_steps", "allocated_slot_steps", "preemptions_recompute", "preemptions_swap", "blocks_swapped_out", "blocks_swapped_in", "shared_block_steps", "draft_tokens_proposed", "draft_tokens_accepted")
+        __slots__ = ("requests", "prompt_tokens_computed", "prompt_tokens_cached", "tokens_generated", "blocks_cached", "blocks_transferred", "bytes_transferred", "preemptions", "steps", "key_collisions", "digest_mismatches", "live_slot_steps", "allocated_slot_steps", "preemptions_recompute", "preemptions_swap", "blocks_swapped_out", "blocks_swapped_in", "shared_block_steps", "draft_tokens_proposed", "draft_tokens_accepted", "computing_steps", "step_seconds")
         REQUESTS_FIELD_NUMBER: _ClassVar[int]
         PROMPT_TOKENS_COMPUTED_FIELD_NUMBER: _ClassVar[int]
         PROMPT_TOKENS_CACHED_FIELD_NUMBER: _ClassVar[int]
@@ -394,6 +394,8 @@ class GetWorkerResponse(_message.Message):
         SHARED_BLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
         DRAFT_TOKENS_PROPOSED_FIELD_NUMBER: _ClassVar[int]
         DRAFT_TOKENS_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+        COMPUTING_STEPS_FIELD_NUMBER: _ClassVar[int]
+        STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
         requests: int
         prompt_tokens_computed: int
         prompt_tokens_cached: int
@@ -414,7 +416,9 @@ class GetWorkerResponse(_message.Message):
         shared_block_steps: int
         draft_tokens_proposed: int
         draft_tokens_accepted: int
-        def __init__(self, requests: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_transferred: _Optional[int] = ..., bytes_transferred: _Optional[int] = ..., preemptions: _Optional[int] = ..., steps: _Optional[int] = ..., key_collisions: _Optional[int] = ..., digest_mismatches: _Optional[int] = ..., live_slot_steps: _Optional[int] = ..., allocated_slot_steps: _Optional[int] = ..., preemptions_recompute: _Optional[int] = ..., preemptions_swap: _Optional[int] = ..., blocks_swapped_out: _Optional[int] = ..., blocks_swapped_in: _Optional[int] = ..., shared_block_steps: _Optional[int] = ..., draft_tokens_proposed: _Optional[int] = ..., draft_tokens_accepted: _Optional[int] = ...) -> None: ...
+        computing_steps: int
+        step_seconds: float
+        def __init__(self, requests: _Optional[int] = ..., prompt_tokens_computed: _Optional[int] = ..., prompt_tokens_cached: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_transferred: _Optional[int] = ..., bytes_transferred: _Optional[int] = ..., preemptions: _Optional[int] = ..., steps: _Optional[int] = ..., key_collisions: _Optional[int] = ..., digest_mismatches: _Optional[int] = ..., live_slot_steps: _Optional[int] = ..., allocated_slot_steps: _Optional[int] = ..., preemptions_recompute: _Optional[int] = ..., preemptions_swap: _Optional[int] = ..., blocks_swapped_out: _Optional[int] = ..., blocks_swapped_in: _Optional[int] = ..., shared_block_steps: _Optional[int] = ..., draft_tokens_proposed: _Optional[int] = ..., draft_tokens_accepted: _Optional[int] = ..., computing_steps: _Optional[int] = ..., step_seconds: _Optional[float] = ...) -> None: ...
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]

@@ -1,0 +1,1 @@
+"""`octavo top`: what a running service does, on a terminal."""
