@@ -153,7 +153,7 @@ def help_main(mailbox, helper, pipe, room):
     wanted, borrowed = read_i64(helper, WANTED // 8), read_i64(helper, BORROWED // 8)
     while read_file(pipe, room, 64) > 0:
         while load_number(mailbox + OPEN) == 1:
-            # Said first, looked at second, as whoever wants the core does: one of both sees the other.
+            # Said first, looked at second, as whoever wants the core does: one of both sees it.
             if load_word(wanted) != 0 or not replace_word(borrowed, 0, 1):
                 sleep_us(AWAY_US)
                 continue
