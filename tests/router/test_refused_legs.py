@@ -46,7 +46,8 @@ async def test_tail_too_long_for_decode_alone_gets_a_prefill_worker(
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 async def test_a_worker_that_drains_is_passed_over(start_fleet: StartFleet, role: str) -> None:
     """Its refusal may come before the load sample that would have told the router."""
-    async with start_fleet([40, 41, EOS], prefills=2, decodes=2) as fleet:
+    decodes = 2 if role == "decode" else 1
+    async with start_fleet([40, 41, EOS], prefills=2, decodes=decodes) as fleet:
         draining, other = {"prefill": fleet.prefills, "decode": fleet.decodes}[role]
         draining.refusal = Draining("this worker is draining")
         other.set_load(running_sequences=3, waiting_prefill_tokens=900)
@@ -59,7 +60,7 @@ async def test_a_worker_that_drains_is_passed_over(start_fleet: StartFleet, role
         releases = [prefill.hold_before(0) for prefill in fleet.prefills]
         first = asyncio.create_task(fleet.stream(LONG))
         async with asyncio.timeout(5):
-            await fleet.decodes[1].wait_open(1)
+            await fleet.decodes[-1].wait_open(1)
         for release in releases:
             release.set()
         for messages in [await first, await fleet.stream(LONG), await fleet.stream(LONG)]:
