@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from octavo.logs import check_log_settings
-from octavo.rpc.exposure import check_plaintext
+from octavo.rpc.exposure import NO_ADDRESS as NO_ADDRESS
+from octavo.rpc.exposure import check_host_port, check_plaintext, is_address
 from octavo.rpc.tls import TlsFiles, files_of
 from octavo.text.tool_calls import AUTO, check_format_name
-
-NO_ADDRESS = "none"
 
 
 def setting(help_text: str, *, default: Any = MISSING) -> Any:
@@ -38,6 +37,10 @@ class RouterConfig:
     )
     http_address: str | None = setting(
         "Where HTTP clients connect, as host:port; needs octavo[http]. Default, and none: nowhere.",
+        default=None,
+    )
+    metrics_address: str | None = setting(
+        "Where Prometheus reads, as host:port; default: /metrics of the HTTP port alone.",
         default=None,
     )
     private_address: str | None = setting(
@@ -153,13 +156,7 @@ class RouterConfig:
     def __post_init__(self) -> None:
         check_format_name(self.tool_call_format)
         check_log_settings(self.log_level, self.log_format)
-        if self.http_address not in (None, NO_ADDRESS):
-            check_address(str(self.http_address))
-        if self.public_tls is None:
-            how = "--tls-cert-file and --tls-key-file"
-            check_plaintext(self.listen_address, self.insecure, how)
-            if self.serves_http:
-                check_plaintext(str(self.http_address), self.insecure, how, "http_address")
+        self._check_exposure()
         if not self.model:
             raise ValueError("model must name a folder, a GGUF file or a hub id")
         for name in (
@@ -180,6 +177,20 @@ class RouterConfig:
         if limit is not None and limit < 0:
             raise ValueError(f"local_prefill_max_tokens must not be negative, got {limit}")
 
+    def _check_exposure(self) -> None:
+        how = "--tls-cert-file and --tls-key-file"
+        if self.public_tls is None:
+            check_plaintext(self.listen_address, self.insecure, how)
+        for name, tls in (
+            ("http_address", self.public_tls),
+            ("metrics_address", self.metrics_tls),
+        ):
+            address = getattr(self, name)
+            if is_address(address):
+                check_host_port(address, name)
+                if tls is None:
+                    check_plaintext(address, self.insecure, how, name)
+
     @property
     def public_tls(self) -> TlsFiles | None:
         """Of listen_address and http_address.
@@ -195,8 +206,17 @@ class RouterConfig:
         return TlsFiles.in_folder(self.internal_tls_dir) if self.internal_tls_dir else None
 
     @property
+    def metrics_tls(self) -> TlsFiles | None:
+        """Of metrics_address: what workers' metrics have, else what clients see."""
+        return self.internal_tls or self.public_tls
+
+    @property
     def serves_http(self) -> bool:
-        return self.http_address not in (None, NO_ADDRESS)
+        return is_address(self.http_address)
+
+    @property
+    def serves_metrics(self) -> bool:
+        return is_address(self.metrics_address)
 
     @property
     def model_name(self) -> str:
@@ -208,6 +228,4 @@ class RouterConfig:
 
 def check_address(address: str) -> None:
     """Raise ValueError unless HTTP could be served there."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"http_address must be host:port or {NO_ADDRESS}, got {address!r}")
+    check_host_port(address, "http_address")

@@ -3,6 +3,7 @@
 config --> ServedModel --+--> RequestReader --+               +--> InferenceServicer --> gRPC port
 addresses, DNS, Redis ---+--> Workers         +--> Inference --+
 Redis -----------------------> RouteFinder ---+               +--> http.app ----------> HTTP port
+all of these <-- RouterMetrics --> /metrics of the HTTP port, metrics port
 """
 
 import asyncio
@@ -17,12 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry
+
 from octavo.inference.v1 import (
     adapter_pb2,
     adapter_pb2_grpc,
     inference_pb2,
     inference_pb2_grpc,
 )
+from octavo.metrics.registry import registry_of
+from octavo.metrics.server import running_metrics
 from octavo.registry.connection import RedisSettings
 from octavo.registry.directory import WorkerDirectory
 from octavo.registry.index import PrefixIndex
@@ -36,6 +41,7 @@ from octavo.router.discovery import watch_names
 from octavo.router.generation import Generator
 from octavo.router.grammar import GrammarReader, router_grammars
 from octavo.router.inference import Inference
+from octavo.router.metrics import RouterMetrics
 from octavo.router.model import ServedModel
 from octavo.router.pace import Pace
 from octavo.router.request import RequestReader
@@ -78,6 +84,7 @@ class Router:
     admission: Admission
     generator: Generator
     http: "HttpServer | None" = None
+    metrics_port: int | None = None
 
     async def drain(self, grace_s: float) -> None:
         """Take nothing new; what is open may end within the grace."""
@@ -140,8 +147,19 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
         keys = KeyRing(config.api_key_file) if config.api_key_file else None
         server, port = await _open_grpc(config, inference, adapters, keys, stack)
         tasks.start(_report_readiness(server, workers))
-        http = await _open_http(config, inference, server, keys, stack)
-        yield Router(server, port, workers, admission, generator, http)
+        metrics = RouterMetrics(
+            model_name=model.name,
+            requests=inference.counts,
+            generator=generator,
+            admission=admission,
+            workers=workers,
+            grammars=grammars.counters,
+            index=index,
+        )
+        registry = registry_of(metrics)
+        http = await _open_http(config, inference, server, keys, registry, stack)
+        metrics_port = _open_metrics(config, registry, stack)
+        yield Router(server, port, workers, admission, generator, http, metrics_port)
 
 
 def _known_workers(
@@ -192,6 +210,7 @@ async def _open_http(
     inference: Inference,
     server: Server,
     keys: KeyRing | None,
+    registry: CollectorRegistry,
     stack: AsyncExitStack,
 ) -> "HttpServer | None":
     """The HTTP port, if it is wanted.
@@ -211,6 +230,7 @@ async def _open_http(
         inference,
         is_ready=lambda: inference.is_ready and not server.is_draining,
         slow_reader_s=config.slow_reader_s,
+        registry=registry,
         keys=keys,
     )
     running = running_http(
@@ -219,6 +239,17 @@ async def _open_http(
     http = await stack.enter_async_context(running)
     logger.info("serving HTTP on %s", config.http_address)
     return http
+
+
+def _open_metrics(
+    config: RouterConfig, registry: CollectorRegistry, stack: AsyncExitStack
+) -> int | None:
+    """The port for Prometheus alone, if it is wanted."""
+    if config.metrics_address is None or not config.serves_metrics:
+        return None
+    return stack.enter_context(
+        running_metrics(registry, config.metrics_address, config.metrics_tls)
+    )
 
 
 async def _open_redis(

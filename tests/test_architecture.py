@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-WIRE = {"inference", "internal", "rpc", "sampling_params", "token_logprobs", "block_key"}
-SERVICE = WIRE | {"registry", "config", "checkpoint", "logs"}
+WIRE = {
+    "inference",
+    "internal",
+    "rpc",
+    "sampling_params",
+    "token_logprobs",
+    "block_key",
+    "histogram",
+}
+SERVICE = WIRE | {"registry", "config", "checkpoint", "logs", "metrics"}
 MAY_IMPORT = {
     "kernels": set[str](),
     "octavo/checkpoint": {"demo"},
@@ -20,10 +28,12 @@ MAY_IMPORT = {
         "sampling_params",
         "token_logprobs",
         "block_key",
+        "histogram",
     },
-    "octavo/grammar": {"text"},
+    "octavo/grammar": {"histogram", "text"},
+    "octavo/metrics": {"grammar", "histogram", "rpc"},
     "octavo/text": {"sampling_params"},
-    "octavo/registry": {"block_key"},
+    "octavo/registry": {"block_key", "histogram"},
     "octavo/rpc": {"inference", "internal", "sampling_params", "token_logprobs", "text"},
     "octavo/transfer": WIRE | {"engine"},
     "router": SERVICE | {"grammar", "ranking", "text"},
@@ -32,8 +42,9 @@ MAY_IMPORT = {
 }
 FOREIGN = {
     "kernels": {"grpc", "google", "redis", "transformers"},
-    "octavo/engine": {"grpc", "google", "redis"},
+    "octavo/engine": {"grpc", "google", "redis", "prometheus_client"},
     "octavo/grammar": {"grpc", "google", "redis", "torch", "transformers"},
+    "octavo/metrics": {"redis", "torch"},
     "octavo/text": {"grpc", "google", "redis", "torch"},
     "octavo/registry": {"grpc", "google", "torch"},
     "octavo/rpc": {"redis", "torch"},

@@ -31,6 +31,14 @@ def up(
             help="Where HTTP clients connect, or none. Default: 127.0.0.1:8000, if it is free.",
         ),
     ] = None,
+    metrics_address: Annotated[
+        str | None,
+        typer.Option(
+            envvar="OCTAVO_METRICS_ADDRESS",
+            help="Where Prometheus reads the first process, the others at the ports behind it; or "
+            "none. Default: free ports.",
+        ),
+    ] = None,
     log_level: Annotated[
         str, typer.Option(envvar="OCTAVO_LOG_LEVEL", help="debug, info, warning or error.")
     ] = "info",
@@ -89,6 +97,7 @@ def up(
             model=model,
             address=address,
             http_address=http_address,
+            metrics_address=metrics_address,
             log_level=log_level,
             log_format=log_format,
             prefill_workers=prefill_workers,

@@ -26,6 +26,7 @@ from octavo.cli.addresses import check_free, choose_http_address, socket_address
 from octavo.cli.child import Child
 from octavo.cli.display import answer, console, prepare_model, show_ready, wait_until_ready
 from octavo.cli.gpus import count_gpus, gpu_environment
+from octavo.cli.metrics_addresses import give_metrics_addresses, write_targets
 from octavo.engine.core_set import (
     CoreSet,
     allowed_cores,
@@ -38,6 +39,7 @@ from octavo.logs import check_log_settings
 from octavo.registry.embedded import EmbeddedRedis
 from octavo.registry.errors import EmbeddedRedisUnavailable
 from octavo.router.config import NO_ADDRESS, check_address
+from octavo.rpc.exposure import check_host_port
 
 CORE_BOARD = "cores.board"
 STOP_S = 5.0  # after its grace a role ends by itself; then it is killed
@@ -66,6 +68,7 @@ class UpConfig:
     lora: tuple[str, ...] = ()  # NAME=FOLDER
     lora_root: Path | None = None
     http_address: str | None = None  # None: where it is usual, if that is free
+    metrics_address: str | None = None  # of the first process; None: free ones
     log_level: str = "info"
     log_format: str = "text"
 
@@ -77,6 +80,8 @@ class UpConfig:
         parse_adapters(self.lora)
         if self.http_address not in (None, NO_ADDRESS):
             check_address(str(self.http_address))
+        if self.metrics_address not in (None, NO_ADDRESS):
+            check_host_port(str(self.metrics_address), "metrics_address")
         if self.routers > 1 and self.address.startswith("unix:"):
             raise ValueError(f"routers must be 1 at {self.address}: only a port can be shared")
 
@@ -103,6 +108,8 @@ async def run_up(config: UpConfig, question: str | None) -> None:
         async with AsyncExitStack() as stack:
             redis_url = await stack.enter_async_context(redis_for(config))
             children = plan(config, model, folder, redis_url, http_address)
+            give_metrics_addresses(children, config.metrics_address)
+            write_targets(folder, children)
             watch = await stack.enter_async_context(running(children, config.grace_s))
             sockets = {child.name: socket_address(folder, child.name) for child in children}
             ready = asyncio.create_task(wait_until_ready(config.model, sockets))

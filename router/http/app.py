@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -34,11 +36,13 @@ def make_app(
     *,
     is_ready: Callable[[], bool],
     slow_reader_s: float,
+    registry: CollectorRegistry,
     keys: KeyRing | None = None,
 ) -> Starlette:
     """Serve one model.
 
     is_ready: whether requests should come here.
+    registry: what /metrics shows.
     keys: who may ask; None lets everybody.
     """
     models = Models(inference)
@@ -48,7 +52,7 @@ def make_app(
         Route("/v1/models", models.all),
         Route("/v1/models/{name:path}", models.one),
         Route("/health", Health(is_ready).get),
-        Route("/metrics", metrics),
+        Route("/metrics", Metrics(registry).get),
     ]
     return Starlette(
         routes=routes,
@@ -130,13 +134,15 @@ class Health:
         return json_response(503, {"status": "not ready"}, {"retry-after": "1"})
 
 
-async def metrics(request: Request) -> Response:
-    """Everything in prometheus_client's registry, if that is installed."""
-    try:
-        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-    except ImportError:
-        raise HTTPException(404, "prometheus-client is not installed") from None
-    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+class Metrics:
+    """The router's figures, in the form that its reader takes."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    async def get(self, request: Request) -> Response:
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), headers={"content-type": media_type})
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
