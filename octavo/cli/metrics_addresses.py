@@ -37,8 +37,10 @@ def write_targets(folder: Path, children: Iterable[Child]) -> None:
         for child in children
         if child.metrics_address != NO_ADDRESS
     ]
+    path = folder / TARGETS
+    path.unlink(missing_ok=True)  # it may tell of an earlier service
     if targets:
-        (folder / TARGETS).write_text(json.dumps(targets, indent=1) + "\n")
+        path.write_text(json.dumps(targets, indent=1) + "\n")
 
 
 def _free_ports(count: int) -> list[int]:
