@@ -82,14 +82,7 @@ async def running_decode_worker(
             worker_grammars(config, engine) as grammars,
             EngineLoop(engine, news, gaps) as loop,
         ):
-            puller = PromptPuller(
-                loop=loop,
-                scheduler=engine.scheduler,
-                path=path,
-                peers=peers,
-                vocab_size=engine.model_config.vocab_size,
-                max_request_s=config.max_request_s,
-            )
+            puller = _puller(config, engine, loop, path, peers)
             decodes = _decode_servicer(config, engine, loop, puller, streams, grammars)
             adapters = WorkerAdapters(engine.adapters, config.lora_root, loop.tell_load)
             workers = WorkerServicer(facts, engine, loop, streams, path.counters, adapters)
@@ -97,20 +90,10 @@ async def running_decode_worker(
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server.grpc)
             port = await server.start(config.listen_address, tls=config.internal_tls)
             facts.worker.address = config.reachable_address(port)
-            metrics = WorkerMetrics(
-                facts=facts,
-                engine=engine,
-                loop=loop,
-                streams=streams,
-                transfers=path.counters,
-                grammars=grammars.counters,
-                times=decodes.times,
-                news=news,
-                token_gaps=gaps,
-            )
+            metrics = WorkerMetrics(workers, grammars.counters, decodes.times, news, gaps)
             try:
-                with metrics.serving(config) as metrics_port:
-                    async with announced(config, facts, engine, loop) as news.announcer:
+                async with announced(config, facts, engine, loop) as news.announcer:
+                    with metrics.serving(config) as metrics_port:
                         yield DecodeWorker(
                             *(engine, loop, server, streams, facts, path, decodes.attempts),
                             metrics_port,
@@ -118,6 +101,19 @@ async def running_decode_worker(
             finally:
                 await server.grpc.stop(0)
                 await peers.close()
+
+
+def _puller(
+    config: DecodeConfig, engine: Engine, loop: EngineLoop, path: ReceivePath, peers: Peers
+) -> PromptPuller:
+    return PromptPuller(
+        loop=loop,
+        scheduler=engine.scheduler,
+        path=path,
+        peers=peers,
+        vocab_size=engine.model_config.vocab_size,
+        max_request_s=config.max_request_s,
+    )
 
 
 def _decode_servicer(

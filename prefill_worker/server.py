@@ -96,19 +96,10 @@ async def running_prefill_worker(
             server.grpc.add_generic_rpc_handlers((pulls.handler(),))
             port = await server.start(config.listen_address, tls=config.internal_tls)
             facts.worker.address = config.reachable_address(port)
-            metrics = WorkerMetrics(
-                facts=facts,
-                engine=engine,
-                loop=loop,
-                streams=streams,
-                transfers=path.counters,
-                grammars=grammars.counters,
-                times=prefills.times,
-                news=news,
-            )
+            metrics = WorkerMetrics(workers, grammars.counters, prefills.times, news)
             try:
-                with metrics.serving(config) as metrics_port:
-                    async with announced(config, facts, engine, loop) as news.announcer:
+                async with announced(config, facts, engine, loop) as news.announcer:
+                    with metrics.serving(config) as metrics_port:
                         yield PrefillWorker(
                             *(engine, loop, server, streams, facts, path, pulls, handovers),
                             metrics_port,

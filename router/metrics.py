@@ -12,7 +12,6 @@ from octavo.grammar.counters import GrammarCounters
 from octavo.metrics.families import Families, Labelled
 from octavo.metrics.grammar_figures import grammar_figures
 from octavo.registry.index import PrefixIndex
-from octavo.router.admission import Admission
 from octavo.router.generation import Generator
 from octavo.router.request_counts import RequestCounts
 from octavo.router.worker import Role, Worker
@@ -21,14 +20,13 @@ from octavo.router.workers import Workers
 WORKER_STATES = ("ready", "draining", "stuck")
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class RouterMetrics(Collector):
     """What one router knows."""
 
     model_name: str
     requests: RequestCounts
     generator: Generator
-    admission: Admission
     workers: Workers
     grammars: GrammarCounters
     index: PrefixIndex | None  # None: no Redis
@@ -39,6 +37,7 @@ class RouterMetrics(Collector):
         yield from self._now(families)
         yield from self._counts(families)
         yield from self._tokens(families)
+        yield from self._lengths(families)
         yield from self._times(families)
         yield from grammar_figures(families, self.grammars)
         if self.index is not None:
@@ -56,7 +55,7 @@ class RouterMetrics(Collector):
         return families.gauge("octavo_build_info", "What runs here; always 1.", 1)
 
     def _now(self, families: Families) -> Iterator[Metric]:
-        gauge, admission = families.gauge, self.admission
+        gauge, admission = families.gauge, self.generator.admission
         yield gauge(
             "octavo_router_ready",
             "1 while a prefill and a decode worker take work.",
@@ -120,6 +119,9 @@ class RouterMetrics(Collector):
         yield counter(
             "vllm:generation_tokens_total", "Output tokens of all samples.", counts.generated_tokens
         )
+
+    def _lengths(self, families: Families) -> Iterator[Metric]:
+        counts = self.requests
         yield families.histogram(
             "vllm:request_prompt_tokens", "Of a request.", counts.prompt_lengths
         )

@@ -118,12 +118,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
         tasks = await stack.enter_async_context(background())
         workers = _known_workers(config, model, stack, tasks)
         secret, index = await _open_redis(config, model, workers, stack, tasks)
-        routes = RouteFinder(
-            workers,
-            index,
-            sequence_weight=config.decode_sequence_weight,
-            local_prefill_max_tokens=config.local_prefill_max_tokens,
-        )
+        routes = _route_finder(config, workers, index)
         adapters = Adapters(workers)
         admission = Admission(config.max_queued_tokens)
         generator = Generator(model, routes, admission, Pace(config.stream_interval_s))
@@ -147,16 +142,11 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
         keys = KeyRing(config.api_key_file) if config.api_key_file else None
         server, port = await _open_grpc(config, inference, adapters, keys, stack)
         tasks.start(_report_readiness(server, workers))
-        metrics = RouterMetrics(
-            model_name=model.name,
-            requests=inference.counts,
-            generator=generator,
-            admission=admission,
-            workers=workers,
-            grammars=grammars.counters,
-            index=index,
+        registry = registry_of(
+            RouterMetrics(
+                model.name, inference.counts, generator, workers, grammars.counters, index
+            )
         )
-        registry = registry_of(metrics)
         http = await _open_http(config, inference, server, keys, registry, stack)
         metrics_port = _open_metrics(config, registry, stack)
         yield Router(server, port, workers, admission, generator, http, metrics_port)
@@ -177,6 +167,15 @@ def _known_workers(
     names = config.prefill_address + config.decode_address
     tasks.start(watch_names(names, workers, config.dns_interval_s))
     return workers
+
+
+def _route_finder(config: RouterConfig, workers: Workers, index: PrefixIndex | None) -> RouteFinder:
+    return RouteFinder(
+        workers,
+        index,
+        sequence_weight=config.decode_sequence_weight,
+        local_prefill_max_tokens=config.local_prefill_max_tokens,
+    )
 
 
 async def _open_grpc(

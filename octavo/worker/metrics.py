@@ -11,34 +11,27 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from octavo.engine.engine import Engine
-from octavo.engine.load import Counters
-from octavo.engine.loop import EngineLoop
 from octavo.engine.token_gaps import TokenGaps
 from octavo.grammar.counters import GrammarCounters
 from octavo.internal.v1alpha1 import worker_pb2
-from octavo.metrics.families import Families, Labelled
+from octavo.metrics.families import Families
 from octavo.metrics.grammar_figures import grammar_figures
 from octavo.metrics.registry import registry_of
 from octavo.metrics.server import running_metrics
-from octavo.transfer.counters import TransferCounters
 from octavo.worker.config import WorkerConfig
+from octavo.worker.engine_figures import engine_figures
 from octavo.worker.leg_times import LegTimes
-from octavo.worker.open_streams import OpenStreams
+from octavo.worker.servicer import WorkerServicer
 from octavo.worker.start import CacheNews
 
 TRANSPORT = ("transport",)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class WorkerMetrics(Collector):
     """Of either role; token_gaps are a decode worker's."""
 
-    facts: worker_pb2.GetWorkerResponse
-    engine: Engine
-    loop: EngineLoop
-    streams: OpenStreams
-    transfers: TransferCounters
+    worker: WorkerServicer
     grammars: GrammarCounters
     times: LegTimes
     news: CacheNews
@@ -46,7 +39,7 @@ class WorkerMetrics(Collector):
 
     @property
     def _is_decode(self) -> bool:
-        return self.facts.role == worker_pb2.WORKER_ROLE_DECODE
+        return self.worker.facts.role == worker_pb2.WORKER_ROLE_DECODE
 
     def serving(self, config: WorkerConfig) -> AbstractContextManager[int | None]:
         """Serve inside the block, if that is wanted; yields the port."""
@@ -56,73 +49,30 @@ class WorkerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         role = "decode" if self._is_decode else "prefill"
-        families = Families(model_name=self.facts.model, role=role)
+        families = Families(model_name=self.worker.facts.model, role=role)
         yield self._build(role)
-        yield from self._load(families)
-        yield from _sums(families, self.engine.counters())
+        yield families.gauge(
+            "octavo_draining",
+            "1 while no new request is taken, before the end.",
+            self.worker.streams.is_draining,
+        )
+        yield from engine_figures(families, self.worker.engine, self.worker.loop.load)
         yield from self._times(families)
         yield from self._transfers(families)
         yield from self._grammars(families)
         yield from self._redis(families)
 
     def _build(self, role: str) -> Metric:
-        layout = self.facts.layout
+        layout = self.worker.facts.layout
         families = Families(
-            model_name=self.facts.model,
+            model_name=self.worker.facts.model,
             role=role,
-            version=self.facts.version,
-            worker_id=self.facts.worker.worker_id,
+            version=self.worker.facts.version,
+            worker_id=self.worker.facts.worker.worker_id,
             dtype=layout.dtype,
             quantization=layout.quantization,
         )
         return families.gauge("octavo_build_info", "What runs here; always 1.", 1)
-
-    def _load(self, families: Families) -> Iterator[Metric]:
-        load, gauge = self.loop.load, families.gauge
-        blocks = load.blocks
-        usage = blocks.held / blocks.total
-        yield gauge(
-            "vllm:num_requests_running",
-            "Sequences in the batch, those whose KV is on its way included.",
-            load.running_sequences,
-        )
-        yield gauge(
-            "vllm:num_requests_waiting",
-            "Sequences that wait to run, those preempted included.",
-            load.waiting_sequences,
-        )
-        yield gauge(
-            "octavo_num_requests_preempted",
-            "Sequences that gave up their blocks and wait to go on.",
-            load.preempted_sequences,
-        )
-        yield gauge(
-            "octavo_prefill_queued_tokens",
-            "Known tokens, admitted or waiting, whose KV is not computed yet.",
-            load.waiting_prefill_tokens,
-        )
-        by_state: Labelled[float] = {
-            ("held",): blocks.held,
-            ("cached",): blocks.cached,
-            ("free",): blocks.free,
-        }
-        yield gauge("octavo_kv_blocks", "Blocks of the pool by state.", by_state, ("state",))
-        yield gauge(
-            "octavo_kv_pool_bytes",
-            "Memory of all blocks.",
-            blocks.total * self.engine.kv_cache.block_bytes,
-        )
-        yield gauge("vllm:kv_cache_usage_perc", "Share of blocks held, 0 to 1.", usage)
-        yield gauge(
-            "octavo_kv_cache_usage_ratio",
-            "vllm:kv_cache_usage_perc under a name that autoscalers take.",
-            usage,
-        )
-        yield gauge(
-            "octavo_draining",
-            "1 while no new request is taken, before the end.",
-            self.streams.is_draining,
-        )
 
     def _times(self, families: Families) -> Iterator[Metric]:
         if self.token_gaps is not None:
@@ -144,7 +94,7 @@ class WorkerMetrics(Collector):
             )
 
     def _transfers(self, families: Families) -> Iterator[Metric]:
-        transfers = self.transfers
+        transfers = self.worker.transfers
         moved = {("shared_memory",): transfers.shared_memory, ("bytes",): transfers.messages}
         yield families.counter(
             "octavo_kv_transfer_blocks_total",
@@ -201,67 +151,3 @@ class WorkerMetrics(Collector):
         yield families.histogram(
             "octavo_redis_call_time_seconds", "Of one call of Redis.", announcer.call_s
         )
-
-
-def _sums(families: Families, counters: Counters) -> Iterator[Metric]:
-    counter = families.counter
-    yield counter("octavo_engine_requests_total", "Sequences added.", counters.requests)
-    yield counter("octavo_engine_steps_total", "Steps.", counters.steps)
-    yield counter(
-        "octavo_engine_prompt_tokens_total",
-        "Prompt tokens by where their KV came from; pulled ones are neither.",
-        {
-            ("computed",): counters.prompt_tokens_computed,
-            ("cached",): counters.prompt_tokens_cached,
-        },
-        ("source",),
-    )
-    yield counter(
-        "octavo_engine_generated_tokens_total",
-        "Tokens booked here; a first token counts at the prefill and at the decode worker.",
-        counters.tokens_generated,
-    )
-    yield counter(
-        "vllm:num_preemptions_total",
-        "Sequences that had to give up their blocks.",
-        {
-            ("recompute",): counters.preemptions_recompute,
-            ("swap",): counters.preemptions_swap,
-        },
-        ("kind",),
-    )
-    yield counter(
-        "octavo_kv_swapped_blocks_total",
-        "Blocks copied between the pool and host memory.",
-        {("out",): counters.blocks_swapped_out, ("in",): counters.blocks_swapped_in},
-        ("direction",),
-    )
-    yield counter(
-        "octavo_kv_blocks_stored_total", "Blocks the prefix cache took.", counters.blocks_cached
-    )
-    yield counter(
-        "octavo_kv_key_collisions_total",
-        "Look-ups that found other tokens under the same key.",
-        counters.key_collisions,
-    )
-    yield counter(
-        "octavo_kv_slot_steps_total",
-        "Slots in held blocks, summed over steps: utilisation is live over allocated.",
-        {("live",): counters.live_slot_steps, ("allocated",): counters.allocated_slot_steps},
-        ("state",),
-    )
-    yield counter(
-        "octavo_kv_shared_block_steps_total",
-        "Blocks that sharing saves, summed over steps.",
-        counters.shared_block_steps,
-    )
-    yield counter(
-        "vllm:spec_decode_num_draft_tokens_total",
-        "Tokens guessed by prompt lookup.",
-        counters.draft_tokens_proposed,
-    )
-    yield counter(
-        "vllm:spec_decode_num_accepted_tokens_total",
-        "Those of them that the model drew.",
-        counters.draft_tokens_accepted,
-    )

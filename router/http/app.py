@@ -7,6 +7,7 @@ What every request has to pass (who asks, what it may do) is middleware: pure AS
 Starlette's BaseHTTPMiddleware would put a task and a queue between an event and its client.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -142,7 +143,8 @@ class Metrics:
 
     async def get(self, request: Request) -> Response:
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._registry), headers={"content-type": media_type})
+        text = await asyncio.to_thread(encode, self._registry)  # streams need not wait
+        return Response(text, headers={"content-type": media_type})
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

@@ -54,7 +54,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("tiny") / "llama")
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def watched(llama: Path) -> AsyncIterator[Watched]:
     decode = ANY_PORT | {"local_prefill_max_tokens": 0}
     async with running_fleet(llama, prefill=ANY_PORT, decode=decode, **ANY_PORT) as fleet:

@@ -49,6 +49,9 @@ class Scrape:
         assert found, f"{name} {labels} is not told"
         return sum(found)
 
+    def since(self, earlier: "Scrape") -> "Growth":
+        return Growth(earlier, self)
+
     @property
     def series(self) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
         return {
@@ -60,6 +63,17 @@ class Scrape:
     @property
     def sample_names(self) -> set[str]:
         return {name for name, _ in self.series}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What came between two scrapes of one process."""
+
+    earlier: Scrape
+    later: Scrape
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.later.value(name, **labels) - self.earlier.value(name, **labels)
 
 
 def _name(family: Metric) -> str:

@@ -16,17 +16,22 @@ from octavo.client import AsyncClient, OctavoError
 from octavo.engine.load import Counters
 from octavo.engine.step_plan import StepPlan
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-async def ask_all(client: AsyncClient) -> list[Any]:
-    """Cold, warm, of one token, of two samples, with an end by a token, with a grammar."""
-    prompt = prompt_of(41, seed="figures")
+
+async def ask_all(client: AsyncClient, number: int) -> list[Any]:
+    """Cold, warm, of one token, of two samples, with a grammar, with an end by a token.
+
+    number: nobody has asked for prompt and grammar of another one.
+    """
+    prompt, regex = prompt_of(41, seed=f"figures {number}"), f"[ab]{{{number}}}"
     asked: list[dict[str, Any]] = [
         {"max_tokens": 6, **GREEDY},
         {"max_tokens": 6, **GREEDY},
         {"max_tokens": 1, **GREEDY},
         {"max_tokens": 5, "n": 2, "seed": 3},
-        {"max_tokens": 30, "regex": "[ab]{3}"},
-        {"max_tokens": 30, "regex": "[ab]{3}"},
+        {"max_tokens": 30, "regex": regex},
+        {"max_tokens": 30, "regex": regex},
     ]
     replies = [await client.generate(prompt, **each) for each in asked]
     stop = replies[0].token_ids[2]
@@ -34,15 +39,16 @@ async def ask_all(client: AsyncClient) -> list[Any]:
 
 
 async def test_sums_are_those_of_the_requests(watched: Watched) -> None:
+    before = await watched.router()
     async with AsyncClient(watched.fleet.address, timeout_s=60) as client:
-        replies = await ask_all(client)
+        replies = await ask_all(client, 3)
         with pytest.raises(OctavoError):
-            await client.generate([1, 2], temperature=-1)
+            await client.generate([1, 2_000_000])
         with pytest.raises(OctavoError):
             await client.generate([1, 2], regex="(")
     await watched.fleet.wait_until_quiet()
     usages = [reply.usage for reply in replies]
-    told = await watched.router()
+    told = (await watched.router()).since(before)
     for name, labels, field in (
         ("vllm:prompt_tokens_total", {}, "prompt_tokens"),
         ("vllm:prompt_tokens_cached_total", {}, "cached_prompt_tokens"),
@@ -75,16 +81,18 @@ async def test_sums_are_those_of_the_requests(watched: Watched) -> None:
 
 
 async def test_workers_tell_what_they_hold_and_moved(watched: Watched) -> None:
+    before = await watched.by_role()
     async with AsyncClient(watched.fleet.address, timeout_s=60) as client:
-        replies = await ask_all(client)
+        replies = await ask_all(client, 4)
     await watched.fleet.wait_until_quiet()
-    prefill, decode = await watched.prefill(), await watched.decode()
+    after = await watched.by_role()
+    prefill, decode = (after[role].since(before[role]) for role in ("prefill", "decode"))
     num_pulled = len(replies) - 1  # one of them had one token
     assert decode.value("octavo_kv_transfers_total") == num_pulled
     ok = decode.value("octavo_kv_transfers_total", transport="shared_memory", outcome="ok")
     assert ok == decode.value("octavo_kv_transfer_time_seconds_count") == num_pulled
-    for told, role in ((prefill, "prefill"), (decode, "decode")):
-        (worker,) = await watched.fleet.workers(role)
+    for role in ("prefill", "decode"):
+        told, (worker,) = after[role], await watched.fleet.workers(role)
         assert told.value("octavo_engine_steps_total") == worker.counters.steps > 0
         for state in ("held", "cached", "free"):
             assert told.value("octavo_kv_blocks", state=state) == getattr(worker.blocks, state)

@@ -14,6 +14,7 @@ from metrics.figures import DASHBOARD, RULES, Scrape, dashboard_queries, documen
 
 ALERT_TESTS = Path(__file__).parent / "alerts_test.yaml"
 SUFFIX = re.compile(r"_(bucket|count|sum)$")
+in_session = pytest.mark.asyncio(loop_scope="session")
 promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
 
@@ -77,6 +78,7 @@ def test_rules_are_sound_and_alerts_do_as_they_say() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@in_session
 async def test_queries_name_labels_that_their_figures_have(watched: Watched) -> None:
     told = await watched.by_role()
     for expr in [*dashboard_queries(), *(rule["expr"] for rule in rules())]:
@@ -89,6 +91,7 @@ async def test_queries_name_labels_that_their_figures_have(watched: Watched) -> 
 
 
 @promtool
+@in_session
 async def test_our_own_names_pass_prometheus_lint(watched: Watched) -> None:
     """vLLM's have colons, which it leaves to recording rules."""
     for text in await watched.texts():
