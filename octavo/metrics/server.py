@@ -8,15 +8,19 @@ import logging
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from octavo.metrics.registry import PLAIN_TEXT
 from octavo.rpc.exposure import is_local
 from octavo.rpc.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +63,24 @@ def _listen(registry: CollectorRegistry, address: str) -> "_Server":
     host = host.strip("[]")
     kind = _ServerOverIpv6 if ":" in host else _Server
     try:
-        return make_server(host, int(port), make_wsgi_app(registry), kind, _Handler)
+        return make_server(host, int(port), _app(registry), kind, _Handler)
     except OSError as error:
         raise OSError(
             error.errno, f"cannot serve metrics at {address}: {error.strerror}"
         ) from error
+
+
+def _app(registry: CollectorRegistry) -> "WSGIApplication":
+    app = make_wsgi_app(registry)
+
+    def in_plain_text(
+        environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        environ["HTTP_ACCEPT"] = PLAIN_TEXT
+        answer: Iterable[bytes] = app(environ, start_response)
+        return answer
+
+    return in_plain_text
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):

@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from octavo.metrics.registry import PLAIN_TEXT
 from octavo.router.http import chat_request, completion_request
 from octavo.router.http.chats import Chats
 from octavo.router.http.completions import Completions
@@ -136,13 +137,13 @@ class Health:
 
 
 class Metrics:
-    """The router's figures, in the form that its reader takes."""
+    """The router's figures, for Prometheus."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
     async def get(self, request: Request) -> Response:
-        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        encode, media_type = choose_encoder(PLAIN_TEXT)
         text = await asyncio.to_thread(encode, self._registry)  # streams need not wait
         return Response(text, headers={"content-type": media_type})
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from end_to_end.prompts import GREEDY, prompt_of
-from metrics.figures import Scrape
+from metrics.figures import Scrape, documented
 from octavo.cli.child import Child
 from octavo.cli.metrics_addresses import TARGETS, give_metrics_addresses, write_targets
 from octavo.client import AsyncClient
@@ -21,6 +21,10 @@ async def test_every_process_tells_what_it_did(one_pair: Service) -> None:
     urls = {each["labels"]["process"]: f"http://{each['targets'][0]}/metrics" for each in targets}
     assert urls.keys() == {"prefill-0", "decode-0", "router"}
     before = {name: await Scrape.at(url) for name, url in urls.items()}
+    for name, told in before.items():
+        role = name.partition("-")[0]
+        wanted = {figure for figure, (_, _, roles) in documented().items() if role in roles}
+        assert {n for n in told.families if n.startswith(("octavo", "vllm"))} == wanted, name
     async with AsyncClient(one_pair.address) as client:
         usage = (await client.generate(prompt_of(100, seed="up"), max_tokens=5, **GREEDY)).usage
     await one_pair.wait_until_quiet()

@@ -30,6 +30,7 @@ LOOPBACK = "127.0.0.1:0"
 def registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     Gauge("octavo_answer", "It.", registry=registry).set(42)
+    Gauge("vllm:question", "Times seven.", registry=registry).set(6)
     return registry
 
 
@@ -55,15 +56,15 @@ async def answer(url: str, **options: Any) -> float:
     return (await Scrape.at(url, **options)).value("octavo_answer")
 
 
-async def test_what_is_read_has_the_form_that_its_reader_takes(registry: CollectorRegistry) -> None:
+async def test_names_keep_their_colon_whatever_is_accepted(registry: CollectorRegistry) -> None:
     with running_metrics(registry, LOOPBACK) as port:
         url = f"http://127.0.0.1:{port}/metrics"
         assert await answer(url) == 42
         async with httpx.AsyncClient() as client:
-            open_metrics = {"accept": "application/openmetrics-text; version=1.0.0"}
-            reply = await client.get(url, headers=open_metrics)
-            assert reply.headers["content-type"].startswith("application/openmetrics-text")
-            assert reply.text.endswith("# EOF\n")
+            for accepted in ("application/openmetrics-text; version=1.0.0", "*/*", ""):
+                reply = await client.get(url, headers={"accept": accepted})
+                assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+                assert "\nvllm:question 6.0\n" in reply.text
             packed = await client.get(url, headers={"accept-encoding": "gzip"})
             assert packed.headers["content-encoding"] == "gzip" and "octavo_answer" in packed.text
             assert (await client.post(url)).status_code == 405
