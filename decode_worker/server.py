@@ -92,8 +92,8 @@ async def running_decode_worker(
             facts.worker.address = config.reachable_address(port)
             metrics = WorkerMetrics(workers, grammars.counters, decodes.times, news, gaps)
             try:
-                async with announced(config, facts, engine, loop) as news.announcer:
-                    with metrics.serving(config) as metrics_port:
+                with metrics.serving(config) as metrics_port:
+                    async with announced(config, facts, engine, loop) as news.announcer:
                         yield DecodeWorker(
                             *(engine, loop, server, streams, facts, path, decodes.attempts),
                             metrics_port,

@@ -98,8 +98,8 @@ async def running_prefill_worker(
             facts.worker.address = config.reachable_address(port)
             metrics = WorkerMetrics(workers, grammars.counters, prefills.times, news)
             try:
-                async with announced(config, facts, engine, loop) as news.announcer:
-                    with metrics.serving(config) as metrics_port:
+                with metrics.serving(config) as metrics_port:
+                    async with announced(config, facts, engine, loop) as news.announcer:
                         yield PrefillWorker(
                             *(engine, loop, server, streams, facts, path, pulls, handovers),
                             metrics_port,

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 # A reader that says nothing for so long is dropped.
 READ_TIMEOUT_S = 10
+# The port closes within so long; its block ends no sooner.
+CLOSE_S = 0.1
 
 
 @contextmanager
@@ -48,8 +50,9 @@ def running_metrics(
         server.socket = tls.ssl_context().wrap_socket(
             server.socket, server_side=True, do_handshake_on_connect=False
         )
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
-    thread.start()
+    threading.Thread(
+        target=server.serve_forever, args=(CLOSE_S,), name="metrics", daemon=True
+    ).start()
     logger.info("metrics at %s", address)
     try:
         yield server.server_port
