@@ -103,7 +103,7 @@ class RouterMetrics(Collector):
         )
         yield counter(
             "vllm:prompt_tokens_cached_total",
-            "Those of them that whoever computed the prompt found in its cache.",
+            "Of requests that ended well: found in the cache of whoever computed the prompt.",
             counts.cached_prompt_tokens,
         )
         yield counter(

@@ -41,8 +41,8 @@ class RequestCounts:
         self.ended = {(p, status): 0 for p in PROTOCOLS for status in STATUSES}
         self.finished: dict[str, int] = dict.fromkeys(FINISH_REASONS, 0)  # samples
         self.prompt_tokens = 0  # of requests that got a first token
-        self.cached_prompt_tokens = 0
         self.generated_tokens = 0
+        self.cached_prompt_tokens = 0  # of requests that ended well, as all that follows
         self.cached_on_prefill_worker = 0
         self.cached_on_decode_worker = 0
         self.transferred_prompt_tokens = 0
@@ -60,7 +60,6 @@ class RequestCounts:
         self.generated_tokens += len(reply.token_ids)
         if reply.started is not None:
             self.prompt_tokens += reply.started.num_prompt_tokens
-            self.cached_prompt_tokens += reply.started.num_cached_tokens
         if reply.finished is not None:
             self.finished[finish_reason_name(reply.finished.reason)] += 1
         if reply.completed is not None:
@@ -68,6 +67,7 @@ class RequestCounts:
 
     def _completed(self, completed: Completed) -> None:
         moved = completed.moved
+        self.cached_prompt_tokens += completed.report.cached_prompt_tokens
         self.cached_on_prefill_worker += moved.cached_on_prefill_worker
         self.cached_on_decode_worker += moved.cached_on_decode_worker
         self.transferred_prompt_tokens += moved.transferred

@@ -56,6 +56,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def watched(llama: Path) -> AsyncIterator[Watched]:
-    decode = ANY_PORT | {"local_prefill_max_tokens": 0}
+    # Every prompt is pulled, and every token has a step of its own.
+    decode = ANY_PORT | {"local_prefill_max_tokens": 0, "max_draft_tokens": 0}
     async with running_fleet(llama, prefill=ANY_PORT, decode=decode, **ANY_PORT) as fleet:
         yield Watched(fleet)
