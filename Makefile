@@ -4,7 +4,7 @@ PROTOS = $(shell find protos -name '*.proto')
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 FOLDERS = octavo router prefill_worker decode_worker kernels tests bench simulator deploy
 
-.PHONY: install protos format check test slow charts manifests cluster images exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-relay bench-http bench-overhead bench-roof bench-ttft bench-tail bench-start bench-prompt-lookup
+.PHONY: install protos format check test slow charts manifests cluster images metrics exact kernels simulate bench bench-table bench-serve bench-generate bench-llm bench-llama bench-paper bench-rag bench-gpu bench-shared-prefix bench-relay bench-metrics bench-http bench-overhead bench-roof bench-ttft bench-tail bench-start bench-prompt-lookup
 
 install:  ## make .venv with everything development needs
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q --upgrade pip && $(BIN)/pip install -q -c constraints.txt -e '.[dev]'
@@ -40,6 +40,9 @@ images:  ## the Dockerfile's steps in a bare root: ROOT=debootstrap's, TARGET=ro
 
 exact:  ## the whole exactness matrix on the real model, slow
 	$(BIN)/python -m pytest -m slow --timeout 3600 tests/exact tests/end_to_end/test_real_model.py $(ARGS)
+
+metrics:  ## a real Prometheus over a real service: every query of dashboard and alerts; promtool
+	$(BIN)/python -m pytest -m "slow or not slow" -n 0 tests/metrics $(ARGS)
 
 slow:  ## the tests that are too slow for every change, but for `make exact` and `make cluster`
 	$(BIN)/python -m pytest -m slow --timeout 3600 --ignore tests/exact --ignore tests/charts/test_local_cluster.py $(ARGS)
@@ -109,6 +112,9 @@ bench-overhead:  ## work around the model: of a step, and served over a bare loo
 
 bench-roof:  ## prefill over a GEMM, a step over streaming its weights
 	$(BIN)/python bench/roof.py $(ARGS)
+
+bench-metrics:  ## what metrics cost a step, and a scrape
+	$(BIN)/python bench/metrics_cost.py $(ARGS)
 
 bench-http:  ## HTTP beside gRPC, and our load beside `vllm bench serve`; ARGS="--vllm DIR"
 	$(BIN)/python bench/http_door.py $(ARGS)

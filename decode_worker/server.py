@@ -3,6 +3,7 @@
 DecodeServicer --+-- EngineLoop --> Engine -- CacheNews --> WorkerAnnouncer --> Redis
                  +-- PromptPuller --> Peers (channels, segments), CopyThread
 WorkerServicer --+
+                 +-- WorkerMetrics --> metrics port
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from octavo.decode_worker.prompt_pull import PromptPuller
 from octavo.decode_worker.servicer import DecodeServicer
 from octavo.engine.engine import Engine
 from octavo.engine.loop import EngineLoop
+from octavo.engine.token_gaps import TokenGaps
 from octavo.grammar.grammars import CompiledGrammars
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.server import Server
@@ -25,6 +27,7 @@ from octavo.transfer.receiver import ReceivePath
 from octavo.worker.adapters import WorkerAdapters
 from octavo.worker.attempts import Attempts
 from octavo.worker.grammar import worker_grammars
+from octavo.worker.metrics import WorkerMetrics
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits
 from octavo.worker.servicer import WorkerServicer
@@ -49,6 +52,7 @@ class DecodeWorker:
     facts: worker_pb2.GetWorkerResponse
     path: ReceivePath
     attempts: Attempts[None]
+    metrics_port: int | None = None
 
 
 async def serve(config: DecodeConfig) -> None:
@@ -73,15 +77,12 @@ async def running_decode_worker(
     with closing(CopyThread()) as copies:
         path = ReceivePath(engine.kv_cache, facts.layout, copies)
         peers = Peers(facts.layout, config.internal_tls, config.transport)
-        async with worker_grammars(config, engine) as grammars, EngineLoop(engine, news) as loop:
-            puller = PromptPuller(
-                loop=loop,
-                scheduler=engine.scheduler,
-                path=path,
-                peers=peers,
-                vocab_size=engine.model_config.vocab_size,
-                max_request_s=config.max_request_s,
-            )
+        gaps = TokenGaps() if config.serves_metrics else None
+        async with (
+            worker_grammars(config, engine) as grammars,
+            EngineLoop(engine, news, gaps) as loop,
+        ):
+            puller = _puller(config, engine, loop, path, peers)
             decodes = _decode_servicer(config, engine, loop, puller, streams, grammars)
             adapters = WorkerAdapters(engine.adapters, config.lora_root, loop.tell_load)
             workers = WorkerServicer(facts, engine, loop, streams, path.counters, adapters)
@@ -89,12 +90,30 @@ async def running_decode_worker(
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server.grpc)
             port = await server.start(config.listen_address, tls=config.internal_tls)
             facts.worker.address = config.reachable_address(port)
+            metrics = WorkerMetrics(workers, grammars.counters, decodes.times, news, gaps)
             try:
-                async with announced(config, facts, engine, loop) as news.publish:
-                    yield DecodeWorker(engine, loop, server, streams, facts, path, decodes.attempts)
+                with metrics.serving(config) as metrics_port:
+                    async with announced(config, facts, engine, loop) as news.announcer:
+                        yield DecodeWorker(
+                            *(engine, loop, server, streams, facts, path, decodes.attempts),
+                            metrics_port,
+                        )
             finally:
                 await server.grpc.stop(0)
                 await peers.close()
+
+
+def _puller(
+    config: DecodeConfig, engine: Engine, loop: EngineLoop, path: ReceivePath, peers: Peers
+) -> PromptPuller:
+    return PromptPuller(
+        loop=loop,
+        scheduler=engine.scheduler,
+        path=path,
+        peers=peers,
+        vocab_size=engine.model_config.vocab_size,
+        max_request_s=config.max_request_s,
+    )
 
 
 def _decode_servicer(

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from octavo.decode_worker.generation import Generation
@@ -32,6 +32,7 @@ from octavo.rpc.sampling import invalid_sampling
 from octavo.worker.attempts import Attempt, Attempts
 from octavo.worker.engine_errors import engine_errors
 from octavo.worker.grammar import grammar_of
+from octavo.worker.leg_times import LegTimes
 from octavo.worker.many_calls import Call, CallContext, DecodeManyContext, serve_many_decodes
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.request_log import logged_leg, note_sequence
@@ -58,6 +59,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
     attempts: Attempts[None]
     streams: OpenStreams
     grammars: CompiledGrammars
+    times: LegTimes = field(default_factory=LegTimes)
 
     async def Decode(self, _: object, context: DecodeContext) -> None:
         """The first message starts the request; the stream is the lease on its blocks."""
@@ -80,6 +82,7 @@ class DecodeServicer(worker_pb2_grpc.DecodeServiceServicer):
                         await self._run(generation, start, attempt, context)
                     finally:
                         note_sequence(fields, seq, arrived)
+                        self.times.waited(seq, arrived)
                         fields |= generation.costs
 
     async def DecodeMany(self, _: object, context: DecodeManyContext) -> None:

@@ -4,6 +4,7 @@ PrefillServicer --+                                      +-- WorkerAnnouncer -->
                   +-- EngineLoop --> Engine -- CacheNews-+
 PullServicer -----+-- SendPath --> StagingSegment, CopyThread
 WorkerServicer ---+
+                  +-- WorkerMetrics --> metrics port
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from octavo.transfer.segment import SegmentError, StagingSegment, sweep_dead_seg
 from octavo.transfer.sender import SendPath, blocks_per_chunk
 from octavo.worker.adapters import WorkerAdapters
 from octavo.worker.grammar import worker_grammars
+from octavo.worker.metrics import WorkerMetrics
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.sequence_spec import InputLimits
 from octavo.worker.servicer import WorkerServicer
@@ -52,6 +54,7 @@ class PrefillWorker:
     path: SendPath
     pulls: PullServicer
     attempts: Handovers
+    metrics_port: int | None = None
 
 
 async def serve(config: PrefillConfig) -> None:
@@ -93,11 +96,14 @@ async def running_prefill_worker(
             server.grpc.add_generic_rpc_handlers((pulls.handler(),))
             port = await server.start(config.listen_address, tls=config.internal_tls)
             facts.worker.address = config.reachable_address(port)
+            metrics = WorkerMetrics(workers, grammars.counters, prefills.times, news)
             try:
-                async with announced(config, facts, engine, loop) as news.publish:
-                    yield PrefillWorker(
-                        engine, loop, server, streams, facts, path, pulls, handovers
-                    )
+                with metrics.serving(config) as metrics_port:
+                    async with announced(config, facts, engine, loop) as news.announcer:
+                        yield PrefillWorker(
+                            *(engine, loop, server, streams, facts, path, pulls, handovers),
+                            metrics_port,
+                        )
             finally:
                 await server.grpc.stop(0)
 

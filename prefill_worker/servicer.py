@@ -25,6 +25,7 @@ from octavo.worker.attempts import Write
 from octavo.worker.beams import beam_delta, candidates_to_proto
 from octavo.worker.engine_errors import engine_errors
 from octavo.worker.grammar import grammar_of
+from octavo.worker.leg_times import LegTimes
 from octavo.worker.many_calls import CallContext, PrefillManyContext, serve_many_prefills
 from octavo.worker.open_streams import OpenStreams
 from octavo.worker.request_log import logged_leg, note_sequence
@@ -47,6 +48,7 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
     handovers: Handovers
     streams: OpenStreams
     grammars: CompiledGrammars
+    times: LegTimes = field(default_factory=LegTimes)
 
     async def Prefill(self, request: worker_pb2.PrefillRequest, context: PrefillContext) -> None:
         """Ends normally only after the pull, if there is one, acknowledged the last block."""
@@ -70,7 +72,14 @@ class PrefillServicer(worker_pb2_grpc.PrefillServiceServicer):
                         await attempt.wait_for(PULL)
                     write = attempt.writer(PREFILL, context.write)
                     prefill = _Prefill(
-                        spec, grammar, attempt.state, progress, write, self.eos_token_ids, fields
+                        spec,
+                        grammar,
+                        attempt.state,
+                        progress,
+                        write,
+                        self.eos_token_ids,
+                        fields,
+                        self.times,
                     )
                     await prefill.run(self.loop, arrived)
 
@@ -90,6 +99,7 @@ class _Prefill:
     write: Write[worker_pb2.PrefillResponse]
     eos_token_ids: frozenset[int]
     fields: Fields  # of its line in the log
+    times: LegTimes
     tokens: list[worker_pb2.TokenDelta] = field(default_factory=list)  # one of each sample
 
     async def run(self, loop: EngineLoop, arrived: float) -> None:
@@ -109,15 +119,17 @@ class _Prefill:
                 async for output in stream:
                     await self._tell(output)
                 computed = time.monotonic()
-                self.fields["prefill_s"] = computed - seq.admitted_at
+                self.fields["prefill_s"] = prefill_s = computed - seq.admitted_at
+                self.times.prefill.add(prefill_s)
                 if self.handover.is_pulled:
                     await self.handover.acknowledged.wait()
         finally:
             note_sequence(self.fields, seq, arrived)
+            self.times.waited(seq, arrived)
             self.fields["transferred_blocks"] = self.handover.num_transferred_blocks
         completed = worker_pb2.PrefillResponse.Completed(
             queue=duration(seq.admitted_at - arrived),
-            prefill=duration(computed - seq.admitted_at),
+            prefill=duration(prefill_s),
             transferred_blocks=self.handover.num_transferred_blocks,
         )
         await self.write(worker_pb2.PrefillResponse(completed=completed))

@@ -40,7 +40,7 @@ class Admission:
     def __init__(
         self, max_queued_tokens: int, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._max_queued_tokens = max_queued_tokens
+        self.max_queued_tokens = max_queued_tokens
         self._mean_wait_s = MIN_RETRY_S
         self.clock = clock
         self.num_queued_tokens = 0
@@ -57,11 +57,11 @@ class Admission:
         if remaining_s is not None and remaining_s <= 0:
             raise Expired("the deadline passed before the request could start")
         total = self.num_queued_tokens + num_tokens
-        if self.num_queued_tokens and total > self._max_queued_tokens:
+        if self.num_queued_tokens and total > self.max_queued_tokens:
             self.num_refused += 1
             raise Overloaded(
                 f"{self.num_queued_tokens} prompt tokens wait for their first token; "
-                f"{num_tokens} more would exceed max_queued_tokens {self._max_queued_tokens}",
+                f"{num_tokens} more would exceed max_queued_tokens {self.max_queued_tokens}",
                 retry_after_s=min(max(self._mean_wait_s, MIN_RETRY_S), MAX_RETRY_S),
             )
         self.num_queued_tokens = total

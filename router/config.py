@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from octavo.logs import check_log_settings
-from octavo.rpc.exposure import check_plaintext
+from octavo.rpc.exposure import NO_ADDRESS as NO_ADDRESS
+from octavo.rpc.exposure import check_host_port, check_plaintext, is_address
 from octavo.rpc.tls import TlsFiles, files_of
 from octavo.text.tool_calls import AUTO, check_format_name
-
-NO_ADDRESS = "none"
 
 
 def setting(help_text: str, *, default: Any = MISSING) -> Any:
@@ -42,6 +41,10 @@ class RouterConfig:
     )
     address_file: Path | None = setting(
         "Write where it listens here, as JSON; of routers that share a port the first one does.",
+        default=None,
+    )
+    metrics_address: str | None = setting(
+        "Where Prometheus reads, as host:port; default: /metrics of the HTTP port alone.",
         default=None,
     )
     private_address: str | None = setting(
@@ -157,10 +160,9 @@ class RouterConfig:
     def __post_init__(self) -> None:
         check_format_name(self.tool_call_format)
         check_log_settings(self.log_level, self.log_format)
-        if self.http_address not in (None, NO_ADDRESS):
+        if is_address(self.http_address):
             check_address(str(self.http_address))
-        if self.public_tls is None:
-            self._check_plaintext()
+        self._check_exposure()
         if not self.model:
             raise ValueError("model must name a folder, a GGUF file or a hub id")
         for name in (
@@ -181,13 +183,19 @@ class RouterConfig:
         if limit is not None and limit < 0:
             raise ValueError(f"local_prefill_max_tokens must not be negative, got {limit}")
 
-    def _check_plaintext(self) -> None:
+    def _check_exposure(self) -> None:
         how = "--tls-cert-file and --tls-key-file"
-        for address in split_addresses(self.listen_address):
-            check_plaintext(address, self.insecure, how)
-        if self.serves_http:
-            for address in split_addresses(str(self.http_address)):
-                check_plaintext(address, self.insecure, how, "http_address")
+        if is_address(self.metrics_address):
+            check_host_port(str(self.metrics_address), "metrics_address")
+        for name, tls in (
+            ("listen_address", self.public_tls),
+            ("http_address", self.public_tls),
+            ("metrics_address", self.metrics_tls),
+        ):
+            addresses = getattr(self, name)
+            if tls is None and is_address(addresses):
+                for address in split_addresses(addresses):
+                    check_plaintext(address, self.insecure, how, name)
 
     @property
     def public_tls(self) -> TlsFiles | None:
@@ -204,8 +212,17 @@ class RouterConfig:
         return TlsFiles.in_folder(self.internal_tls_dir) if self.internal_tls_dir else None
 
     @property
+    def metrics_tls(self) -> TlsFiles | None:
+        """Of metrics_address: what workers' metrics have, else what clients see."""
+        return self.internal_tls or self.public_tls
+
+    @property
     def serves_http(self) -> bool:
-        return self.http_address not in (None, NO_ADDRESS)
+        return is_address(self.http_address)
+
+    @property
+    def serves_metrics(self) -> bool:
+        return is_address(self.metrics_address)
 
     @property
     def model_name(self) -> str:
@@ -223,6 +240,4 @@ def split_addresses(addresses: str) -> list[str]:
 def check_address(addresses: str) -> None:
     """Raise ValueError unless HTTP could be served there."""
     for address in split_addresses(addresses):
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError(f"http_address must be host:port or {NO_ADDRESS}, got {address!r}")
+        check_host_port(address, "http_address")

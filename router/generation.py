@@ -28,7 +28,7 @@ class Generator:
     ) -> None:
         self._model = model
         self._routes = routes
-        self._admission = admission
+        self.admission = admission
         self._pace = pace
         self.activity = Activity()
 
@@ -52,7 +52,7 @@ class Generator:
         samples = [Sample(index, self._model, request) for index in range(num_samples)]
         has_started = False
         with (
-            self._admission.admit(num_prompt, timeout_s) as ticket,
+            self.admission.admit(num_prompt, timeout_s) as ticket,
             self._running(request, timeout_s, samples) as run,
         ):
             async with aclosing(run.tokens()) as tokens:

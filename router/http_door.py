@@ -3,7 +3,9 @@
 import logging
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import CollectorRegistry
 
 from octavo.router.config import RouterConfig
 from octavo.router.doors import open_door
@@ -22,12 +24,17 @@ class HttpMissing(Exception):
     """HTTP is to be served, and the libraries for it are not there."""
 
 
+class HttpParts(NamedTuple):
+    """What the HTTP port shows."""
+
+    inference: Inference
+    grpc: Server  # HTTP is ready when it is
+    keys: KeyRing | None
+    metrics: CollectorRegistry
+
+
 async def open_http(
-    config: RouterConfig,
-    inference: Inference,
-    server: Server,
-    keys: KeyRing | None,
-    stack: AsyncExitStack,
+    config: RouterConfig, parts: HttpParts, stack: AsyncExitStack
 ) -> "HttpServer | None":
     """The HTTP port, if it is wanted.
 
@@ -44,10 +51,11 @@ async def open_http(
     except ImportError as error:
         raise HttpMissing(f"http_address needs `pip install 'octavo[http]'`: {error}") from error
     app = make_app(
-        inference,
-        is_ready=lambda: inference.is_ready and not server.is_draining,
+        parts.inference,
+        is_ready=lambda: parts.inference.is_ready and not parts.grpc.is_draining,
         slow_reader_s=config.slow_reader_s,
-        keys=keys,
+        registry=parts.metrics,
+        keys=parts.keys,
     )
     context = config.public_tls.ssl_context() if config.public_tls is not None else None
     listen = partial(open_listener, shares_port=config.shares_port)

@@ -7,8 +7,8 @@ HTTP endpoint --+                      +-------- StreamGenerateResponse, ... <--
 
 import logging
 import math
-from collections.abc import AsyncGenerator
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 from octavo.inference.v1 import inference_pb2
@@ -17,6 +17,7 @@ from octavo.router.generation import Generator
 from octavo.router.model import ServedModel
 from octavo.router.replies import ReplyWriter, Response, join, keep_best
 from octavo.router.request import DEFAULT_MAX_TOKENS, Request, RequestReader
+from octavo.router.request_counts import RequestCounts, finish_reason_name
 from octavo.router.sample import Completed, Reply
 from octavo.router.workers import Workers
 from octavo.rpc.call_log import Fields, logged
@@ -52,6 +53,7 @@ class Inference:
     ) -> None:
         """log_prompts: prompts may stand in the log, at debug level."""
         self.model = model
+        self.counts = RequestCounts()
         self._reader = reader
         self._generator = generator
         self._adapters = adapters
@@ -72,7 +74,7 @@ class Inference:
         Raises:
             RequestError: what the caller should see.
         """
-        with _logged(message, caller) as fields:
+        with self.counted(caller.protocol, message.request_id) as fields:
             request = await self._read(message, caller, fields)
             _check_streamed(request)
             async with aclosing(self._run(request, caller, fields)) as responses:
@@ -87,7 +89,7 @@ class Inference:
         Raises:
             RequestError: what the caller should see.
         """
-        with _logged(message, caller) as fields:
+        with self.counted(caller.protocol, message.request_id) as fields:
             request = await self._read(message, caller, fields)
             async with aclosing(self._run(request, caller, fields)) as responses:
                 whole = join([response async for response in responses], self.model.name)
@@ -129,6 +131,16 @@ class Inference:
         """Names of the LoRA adapters that some worker has."""
         return sorted({facts.name for facts in self._adapters.all()})
 
+    @contextmanager
+    def counted(self, protocol: str, request_id: str) -> Iterator[Fields]:
+        """Count a request and log a line when the block ends, whose fields it may add to."""
+        fields: Fields = {}
+        try:
+            with logged(logger, request_id=request_id or None, protocol=protocol) as fields:
+                yield fields
+        finally:
+            self.counts.request_ended(protocol, str(fields["status"]))
+
     async def _read(
         self, message: inference_pb2.GenerateRequest, caller: Caller, fields: Fields
     ) -> Request:
@@ -150,6 +162,7 @@ class Inference:
             num_tokens = 0
             async for reply in replies:
                 num_tokens += len(reply.token_ids)
+                self.counts.replied(reply)
                 fields["completion_tokens"] = num_tokens
                 if reply.started or reply.finished or reply.completed:
                     _note_reply(reply, fields)
@@ -169,12 +182,6 @@ class Inference:
             logger.debug("prompt", extra={"fields": shown | source})
 
 
-def _logged(
-    message: inference_pb2.GenerateRequest, caller: Caller
-) -> AbstractContextManager[Fields]:
-    return logged(logger, request_id=message.request_id or None, protocol=caller.protocol)
-
-
 def _check_streamed(request: Request) -> None:
     """Raise InvalidRequest if the request has nothing to stream."""
     sampling = request.sampling
@@ -190,16 +197,14 @@ def _note_reply(reply: Reply, fields: Fields) -> None:
     if reply.started is not None:
         fields["cached_prompt_tokens"] = reply.started.num_cached_tokens
     if reply.finished is not None:
-        name = inference_pb2.FinishReason.Name(reply.finished.reason)
-        fields["finish_reason"] = name.removeprefix("FINISH_REASON_").lower()
+        fields["finish_reason"] = finish_reason_name(reply.finished.reason)
     if reply.completed is not None:
         _note_completed(reply.completed, fields)
 
 
 def _note_completed(completed: Completed, fields: Fields) -> None:
     report, route = completed.report, completed.report.route
-    moved = report.moved(completed.num_prompt_tokens, completed.num_output_tokens)
-    fields["transferred_prompt_tokens"] = moved.transferred
+    fields["transferred_prompt_tokens"] = completed.moved.transferred
     fields["queue_s"] = report.queue_s
     fields["prefill_s"] = report.prefill_s
     fields["transfer_s"] = report.transfer_s

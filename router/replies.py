@@ -130,19 +130,17 @@ def _finished(finished: Finished, index: int) -> Response.Finished:
 
 
 def _completed(completed: Completed) -> Response.Completed:
-    report, num_prompt_tokens = completed.report, completed.num_prompt_tokens
-    num_further = completed.num_output_tokens - completed.num_samples
-    moved = report.moved(num_prompt_tokens, 1 + num_further)
+    report, moved = completed.report, completed.moved
     return Response.Completed(
         usage=inference_pb2.Usage(
-            prompt_tokens=num_prompt_tokens,
+            prompt_tokens=completed.num_prompt_tokens,
             completion_tokens=completed.num_output_tokens,
             cached_prompt_tokens=report.cached_prompt_tokens,
             transferred_prompt_tokens=moved.transferred,
             cached_on_prefill_worker=moved.cached_on_prefill_worker,
             cached_on_decode_worker=moved.cached_on_decode_worker,
         ),
-        timing=_timing(report, num_further),
+        timing=_timing(report, completed.num_further_tokens),
     )
 
 

@@ -16,7 +16,7 @@ from octavo.inference.v1.inference_pb2 import (
 )
 from octavo.router.attempt import NewTokens
 from octavo.router.model import ServedModel
-from octavo.router.report import RunReport
+from octavo.router.report import Moved, RunReport
 from octavo.router.request import Request
 from octavo.router.scores import Scores
 from octavo.text.output import TextOutput
@@ -61,6 +61,16 @@ class Completed:
     num_output_tokens: int  # of all samples
     report: RunReport
     num_samples: int = 1
+
+    @property
+    def moved(self) -> Moved:
+        """Prompt tokens by where their KV was found."""
+        return self.report.moved(self.num_prompt_tokens, 1 + self.num_further_tokens)
+
+    @property
+    def num_further_tokens(self) -> int:
+        """Output tokens but the first of each sample."""
+        return self.num_output_tokens - self.num_samples
 
 
 @dataclass(slots=True)

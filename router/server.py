@@ -3,6 +3,7 @@
 config --> ServedModel --+--> RequestReader --+               +--> InferenceServicer --> gRPC port
 addresses, DNS, Redis ---+--> Workers         +--> Inference --+
 Redis -----------------------> RouteFinder ---+               +--> http.app ----------> HTTP port
+all of these <-- RouterMetrics --> /metrics of the HTTP port, metrics port
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from octavo.metrics.registry import registry_of
 from octavo.registry.connection import RedisSettings
 from octavo.registry.directory import WorkerDirectory
 from octavo.registry.index import PrefixIndex
@@ -31,8 +33,10 @@ from octavo.router.fleet import FleetServicer
 from octavo.router.generation import Generator
 from octavo.router.grammar import GrammarReader, router_grammars
 from octavo.router.grpc_door import Services, open_grpc
-from octavo.router.http_door import open_http
+from octavo.router.http_door import HttpParts, open_http
 from octavo.router.inference import Inference
+from octavo.router.metrics import RouterMetrics
+from octavo.router.metrics_door import open_metrics
 from octavo.router.model import ServedModel
 from octavo.router.pace import Pace
 from octavo.router.request import RequestReader
@@ -67,6 +71,7 @@ class Router:
     admission: Admission
     generator: Generator
     http: "HttpServer | None" = None
+    metrics_port: int | None = None
 
     async def drain(self, grace_s: float) -> None:
         """Take nothing new; what is open may end within the grace."""
@@ -100,12 +105,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
         tasks = await stack.enter_async_context(background())
         workers = _known_workers(config, model, stack, tasks)
         secret, index = await _open_redis(config, model, workers, stack, tasks)
-        routes = RouteFinder(
-            workers,
-            index,
-            sequence_weight=config.decode_sequence_weight,
-            local_prefill_max_tokens=config.local_prefill_max_tokens,
-        )
+        routes = _route_finder(config, workers, index)
         adapters, admission = Adapters(workers), Admission(config.max_queued_tokens)
         generator = Generator(model, routes, admission, Pace(config.stream_interval_s))
         reader = RequestReader(
@@ -130,10 +130,15 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
         services = Services(inference, adapters, fleet)
         server, address = await open_grpc(config, services, keys, stack)
         tasks.start(_report_readiness(server, workers))
-        http = await open_http(config, inference, server, keys, stack)
+        metrics = RouterMetrics(
+            model.name, inference.counts, generator, workers, grammars.counters, index
+        )
+        registry = registry_of(metrics)
+        http = await open_http(config, HttpParts(inference, server, keys, registry), stack)
+        metrics_port = open_metrics(config, registry, stack)
         if config.address_file is not None:
             write_addresses(config.address_file, address, http.address if http else None)
-        yield Router(server, address, workers, admission, generator, http)
+        yield Router(server, address, workers, admission, generator, http, metrics_port)
 
 
 def _known_workers(
@@ -151,6 +156,15 @@ def _known_workers(
     names = config.prefill_address + config.decode_address
     tasks.start(watch_names(names, workers, config.dns_interval_s))
     return workers
+
+
+def _route_finder(config: RouterConfig, workers: Workers, index: PrefixIndex | None) -> RouteFinder:
+    return RouteFinder(
+        workers,
+        index,
+        sequence_weight=config.decode_sequence_weight,
+        local_prefill_max_tokens=config.local_prefill_max_tokens,
+    )
 
 
 async def _open_redis(

@@ -16,8 +16,9 @@ WIRE = {
     "sampling_params",
     "token_logprobs",
     "block_key",
+    "histogram",
 }
-SERVICE = WIRE | {"registry", "config", "checkpoint", "logs"}
+SERVICE = WIRE | {"registry", "config", "checkpoint", "logs", "metrics"}
 MAY_IMPORT = {
     "kernels": set[str](),
     "octavo/checkpoint": {"demo"},
@@ -29,10 +30,12 @@ MAY_IMPORT = {
         "sampling_params",
         "token_logprobs",
         "block_key",
+        "histogram",
     },
-    "octavo/grammar": {"text"},
+    "octavo/grammar": {"histogram", "text"},
+    "octavo/metrics": {"grammar", "histogram", "rpc"},
     "octavo/text": {"sampling_params"},
-    "octavo/registry": {"block_key"},
+    "octavo/registry": {"block_key", "histogram"},
     "octavo/rpc": {"inference", "internal", "sampling_params", "token_logprobs", "text"},
     "octavo/top": {"client", "inference", "rpc"},
     "octavo/transfer": WIRE | {"engine"},
@@ -42,8 +45,9 @@ MAY_IMPORT = {
 }
 FOREIGN = {
     "kernels": {"grpc", "google", "redis", "transformers"},
-    "octavo/engine": {"grpc", "google", "redis"},
+    "octavo/engine": {"grpc", "google", "redis", "prometheus_client"},
     "octavo/grammar": {"grpc", "google", "redis", "torch", "transformers"},
+    "octavo/metrics": {"redis", "torch"},
     "octavo/text": {"grpc", "google", "redis", "torch"},
     "octavo/registry": {"grpc", "google", "torch"},
     "octavo/rpc": {"redis", "torch"},

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from octavo.registry.embedded import LAUNCHER
+from octavo.rpc.exposure import NO_ADDRESS
 
 
 @dataclass(slots=True)
@@ -20,6 +21,7 @@ class Child:
     log: Path
     env: dict[str, str] = field(default_factory=dict)
     cores: tuple[int, ...] = ()
+    metrics_address: str = NO_ADDRESS
     _process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:

@@ -86,11 +86,14 @@ def show_ready(
 ) -> None:
     """A short table of what runs, and the next command."""
     table = Table(title=f"octavo is ready: {model} on {addresses.grpc}")
-    for heading in ("role", "pid", "cores", "log"):
+    for heading in ("role", "pid", "cores", "metrics", "log"):
         table.add_column(heading)
     for child in children:
-        table.add_row(child.name, str(child.pid), format_cores(child.cores), str(child.log))
-    table.add_row("redis", "", "", "none" if redis_url is None else redis_url.rpartition("@")[2])
+        cores = format_cores(child.cores)
+        table.add_row(child.name, str(child.pid), cores, child.metrics_address, str(child.log))
+    table.add_row(
+        "redis", "", "", "", "none" if redis_url is None else redis_url.rpartition("@")[2]
+    )
     console.print(table)
     if addresses.http is not None:
         scheme = "https" if "OCTAVO_TLS_CERT_FILE" in os.environ else "http"

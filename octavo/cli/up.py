@@ -38,6 +38,7 @@ from octavo.cli.display import (
     wait_for_file,
     wait_until_ready,
 )
+from octavo.cli.metrics_addresses import TARGETS, give_metrics_addresses, write_targets
 from octavo.cli.plan import CORE_BOARD, Plan
 from octavo.cli.up_config import UpConfig
 from octavo.registry.embedded import EmbeddedRedis
@@ -69,11 +70,16 @@ async def run_up(config: UpConfig) -> None:
         plan = Plan(config, model, folder, redis_url)
         crew = await stack.enter_async_context(Crew(config.grace_s))
         async with asyncio.timeout(config.start_timeout_s):
-            await crew.start([*plan.workers(), plan.first_router(http_address)])
+            children = [*plan.workers(), plan.first_router(http_address)]
+            give_metrics_addresses(children, config.metrics_address)
+            await crew.start(children)
             if not await crew.wait_for(wait_for_file(plan.address_file), stop):
                 return
             addresses = Addresses.read(plan.address_file)
-            await crew.start(plan.other_routers(addresses))
+            others = plan.other_routers(addresses)
+            give_metrics_addresses(others, config.metrics_address, len(children))
+            await crew.start(others)
+            write_targets(folder, crew.children)
             sockets = {child.name: socket_address(folder, child.name) for child in crew.children}
             if not await crew.wait_for(wait_until_ready(config.model, sockets), stop):
                 return
@@ -91,7 +97,7 @@ def folder_for(config: UpConfig) -> Iterator[Path]:
     """Where sockets and logs are; a private one ends with the block."""
     folder = config.run_dir or Path(tempfile.mkdtemp(prefix="octavo-"))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in (CORE_BOARD, ADDRESS_FILE):
+    for name in (CORE_BOARD, ADDRESS_FILE, TARGETS):
         (folder / name).unlink(missing_ok=True)  # it may tell of an earlier service
     try:
         yield folder

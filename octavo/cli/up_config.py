@@ -6,7 +6,8 @@ from typing import Any
 
 from octavo.checkpoint.adapter_config import parse_adapters
 from octavo.logs import check_log_settings
-from octavo.router.config import NO_ADDRESS, check_address
+from octavo.router.config import check_address
+from octavo.rpc.exposure import check_host_port, is_address
 
 
 def setting(help_text: str, default: Any, **metadata: Any) -> Any:
@@ -26,6 +27,11 @@ class UpConfig:
     )
     http_address: str | None = setting(
         "Where HTTP clients connect, or none. Default: 127.0.0.1:8000, or a free port.", None
+    )
+    metrics_address: str | None = setting(
+        "Where Prometheus reads the first process, the others at the ports behind it; or none. "
+        "Default: free ports.",
+        None,
     )
     log_level: str = setting("debug, info, warning or error.", "info")
     log_format: str = setting("text or json, of the roles' logs.", "text")
@@ -55,7 +61,9 @@ class UpConfig:
             if not 1 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be 1 to {most}, got {getattr(self, name)}")
         parse_adapters(self.lora)
-        if self.http_address not in (None, NO_ADDRESS):
+        if is_address(self.http_address):
             check_address(str(self.http_address))
+        if is_address(self.metrics_address):
+            check_host_port(str(self.metrics_address), "metrics_address")
         if self.routers > 1 and (self.address or "").startswith("unix:"):
             raise ValueError(f"routers must be 1 at {self.address}: only a port can be shared")

@@ -16,6 +16,7 @@ class Load:
     waiting_prefill_tokens: int  # known tokens to be computed here and not computed yet
     blocks: BlockCounts
     steps: int
+    preempted_sequences: int = 0
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from octavo.engine.errors import EngineDied
 from octavo.engine.load import Load
 from octavo.engine.sequence import Sequence, SequenceOutput
 from octavo.engine.stream import SequenceStream
+from octavo.engine.token_gaps import TokenGaps
 
 Result = TypeVar("Result")
 Command = Callable[[], None]
@@ -47,14 +48,21 @@ class EngineLoop:
     Args:
         on_cache_change: told the block keys (stored, removed), on the event loop, after each step
             that changed any.
+        token_gaps: counts the times between tokens; None costs nothing.
     """
 
-    def __init__(self, engine: Engine, on_cache_change: OnCacheChange | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        on_cache_change: OnCacheChange | None = None,
+        token_gaps: TokenGaps | None = None,
+    ) -> None:
         self.failed = asyncio.Event()
         self.load = engine.scheduler.load()
         self._engine = engine
         self._step_ended = 0.0  # time.monotonic()
         self._on_cache_change = on_cache_change
+        self._token_gaps = token_gaps
         self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._streams: dict[str, SequenceStream] = {}
         self._calls: set[asyncio.Future[Any]] = set()
@@ -205,6 +213,8 @@ class EngineLoop:
         stored: list[BlockKey],
         removed: list[BlockKey],
     ) -> None:
+        if outputs and self._token_gaps is not None:
+            self._token_gaps.count(outputs, self._streams)
         for output in outputs:
             if stream := self._streams.get(output.seq_id):
                 stream.put(output)

@@ -196,6 +196,7 @@ class Scheduler:
             waiting_prefill_tokens=self._waiting.num_prefill_tokens + behind,
             blocks=self.pool.counts,
             steps=self.totals.steps,
+            preempted_sequences=len(self._preemption.stopped),
         )
 
     def _plan_decodes(self, plan: StepPlan, budget: int) -> int:

@@ -14,6 +14,9 @@ class SequenceStream:
     """
 
     def __init__(self, num_samples: int = 1) -> None:
+        self.token_times: dict[
+            int, float
+        ] = {}  # by sample: when it had its last tokens, if counted
         self._num_open = num_samples
         self._queue: asyncio.Queue[SequenceOutput | Exception] = asyncio.Queue()
         self._has_ended = False

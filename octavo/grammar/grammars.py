@@ -6,6 +6,7 @@ Neither the event loop nor the engine thread waits for what a caller sends. Rout
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from typing import Generic, TypeVar
 from octavo.grammar.checker import Checker
 from octavo.grammar.compiler import Compiler
 from octavo.grammar.constraint import Constraint
+from octavo.grammar.counters import GrammarCounters
 from octavo.grammar.matcher import Grammar
 from octavo.grammar.vocabulary import NoGrammars, Vocabulary
 
@@ -43,6 +45,7 @@ class Grammars(Generic[Result]):
 
     def __init__(self, thread: ThreadPoolExecutor, work: Callable[[Constraint], Result]) -> None:
         """work: runs on the thread; raises ValueError for a constraint that is no good."""
+        self.counters = GrammarCounters()
         self._thread = thread
         self._work = work
         self._kept: OrderedDict[Constraint, Result | Refusal] = OrderedDict()
@@ -60,6 +63,7 @@ class Grammars(Generic[Result]):
             TooManyGrammars: too many others come first.
         """
         if constraint in self._kept:
+            self.counters.reused += 1
             self._kept.move_to_end(constraint)
             found = self._kept[constraint]
         else:
@@ -80,16 +84,23 @@ class Grammars(Generic[Result]):
         return future
 
     def _try(self, constraint: Constraint) -> Result | Refusal:
+        began = time.monotonic()
         try:
             return self._work(constraint)
         except ValueError as error:
             return Refusal(str(error))
+        finally:
+            self.counters.check_s.add(time.monotonic() - began)
 
     def _keep(self, constraint: Constraint, future: "asyncio.Future[Result | Refusal]") -> None:
         del self._awaited[constraint]
         if future.cancelled() or future.exception() is not None:
             return  # whoever waits for it is told
-        self._kept[constraint] = future.result()
+        found = self._kept[constraint] = future.result()
+        if isinstance(found, Refusal):
+            self.counters.refused += 1
+        else:
+            self.counters.accepted += 1
         self._num_kept_bytes += len(constraint.text)
         while len(self._kept) > MAX_KEPT or self._num_kept_bytes > MAX_KEPT_BYTES:
             oldest, _ = self._kept.popitem(last=False)
@@ -124,8 +135,17 @@ class CompiledGrammars:
         """As `Grammars.of`, and compiled, which takes a millisecond or some."""
         source = await self._checked.of(constraint)
         loop = asyncio.get_running_loop()
-        work = partial(self._compiler.compile, constraint, source)
-        return await loop.run_in_executor(self._thread, work)
+        return await loop.run_in_executor(self._thread, self._compile, constraint, source)
+
+    @property
+    def counters(self) -> GrammarCounters:
+        return self._checked.counters
+
+    def _compile(self, constraint: Constraint, source: str) -> Grammar:
+        began = time.monotonic()
+        grammar = self._compiler.compile(constraint, source)
+        self.counters.compile_s.add(time.monotonic() - began)
+        return grammar
 
 
 @asynccontextmanager

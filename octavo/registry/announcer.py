@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from octavo.histogram import Histogram
 from octavo.registry.cancellation import end_task
 from octavo.registry.connection import BACKGROUND, RedisSettings, open_redis
 from octavo.registry.errors import LeaseGone, RegistryError
@@ -93,6 +94,11 @@ class WorkerAnnouncer:
     @property
     def is_registered(self) -> bool:
         return self._is_registered
+
+    @property
+    def call_s(self) -> Histogram:
+        """Seconds of its calls of Redis."""
+        return self._redis.call_s
 
     def publish(self, stored: Sequence[bytes], removed: Sequence[bytes]) -> None:
         """Note that blocks entered and left the cache, in this order. Thread-safe, never raises."""

@@ -7,7 +7,9 @@ call that is cancelled closes its socket, so that its late reply can never be ta
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,6 +37,7 @@ from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 
+from octavo.histogram import CALL_S, Histogram
 from octavo.registry.errors import InvalidRedisUrl, LeaseGone, RedisRefused, RedisUnavailable
 from octavo.registry.redis_url import RedisUrl, Topology, parse_redis_url
 from octavo.registry.script import Script
@@ -82,31 +85,37 @@ class RedisConnection:
     """A pool of connections to one Redis; every error that leaves it is a RegistryError."""
 
     def __init__(self, client: Client, call_timeout_s: float, sentinel: Sentinel | None) -> None:
+        self.call_s = Histogram(CALL_S)  # calls that ended, however
         self._client = client
         self._call_timeout_s = call_timeout_s
         self._sentinel = sentinel
 
     async def command(self, *args: Argument) -> object:
-        try:
-            async with asyncio.timeout(self._call_timeout_s):
-                return await self._execute(*args)
-        except (TimeoutError, OSError) as error:
-            raise RedisUnavailable(f"{args[0]!s}: {error or 'timed out'}") from error
+        async with self._call(str(args[0])):
+            return await self._execute(*args)
 
     async def run(self, script: Script, keys: Sequence[bytes], args: Sequence[Argument]) -> object:
-        try:
-            async with asyncio.timeout(self._call_timeout_s):
-                try:
-                    return await self._execute("EVALSHA", script.sha1, len(keys), *keys, *args)
-                except NoScriptError:  # a new, restarted or flushed server
-                    return await self._execute("EVAL", script.text, len(keys), *keys, *args)
-        except (TimeoutError, OSError) as error:
-            raise RedisUnavailable(f"{script.name}: {error or 'timed out'}") from error
+        async with self._call(script.name):
+            try:
+                return await self._execute("EVALSHA", script.sha1, len(keys), *keys, *args)
+            except NoScriptError:  # a new, restarted or flushed server
+                return await self._execute("EVAL", script.text, len(keys), *keys, *args)
 
     async def aclose(self) -> None:
         await self._client.aclose()
         if self._sentinel is not None:
             await self._sentinel.aclose()
+
+    @asynccontextmanager
+    async def _call(self, name: str) -> AsyncIterator[None]:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                yield
+        except (TimeoutError, OSError) as error:
+            raise RedisUnavailable(f"{name}: {error or 'timed out'}") from error
+        finally:
+            self.call_s.add(time.monotonic() - began)
 
     async def _execute(self, *args: Argument) -> object:
         try:

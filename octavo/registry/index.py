@@ -12,12 +12,12 @@ whose reply is a little late, and it says nothing about Redis; only how the call
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from octavo.histogram import CALL_S, Histogram
 from octavo.registry.breaker import CircuitBreaker
 from octavo.registry.cancellation import end_task
 from octavo.registry.connection import (
@@ -48,7 +48,8 @@ class IndexCounters:
     skipped: int = 0  # the breaker was open
     failures: int = 0
     malformed: int = 0
-    latency_s: deque[float] = field(default_factory=lambda: deque(maxlen=1024))
+    # What callers waited: less than the calls that they left behind.
+    wait_s: Histogram = field(default_factory=lambda: Histogram(CALL_S))
 
 
 class PrefixIndex:
@@ -69,6 +70,16 @@ class PrefixIndex:
         self._calls: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(MAX_CALLS)
         self.counters = IndexCounters()
+
+    @property
+    def breaker_is_open(self) -> bool:
+        """Whether Redis failed so often that it is not asked for now."""
+        return self._breaker.is_open
+
+    @property
+    def call_s(self) -> Histogram:
+        """Seconds of its calls of Redis."""
+        return self._redis.call_s
 
     async def __aenter__(self) -> Self:
         return self
@@ -98,7 +109,7 @@ class PrefixIndex:
                     await asyncio.wait({call})
         except TimeoutError:
             self.counters.over_budget += 1
-        self.counters.latency_s.append(now() - started)
+        self.counters.wait_s.add(now() - started)
         self.counters.hits += bool(matched)
         return dict(matched)  # what is known by now; the call may go on writing to its own
 

@@ -2,6 +2,20 @@
 
 import ipaddress
 
+NO_ADDRESS = "none"
+
+
+def is_address(address: str | None) -> bool:
+    """Whether a setting names an address, and not nowhere."""
+    return address not in (None, NO_ADDRESS)
+
+
+def check_host_port(address: str, field: str) -> None:
+    """Raise ValueError, naming the setting, unless HTTP could be served there."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{field} must be host:port or {NO_ADDRESS}, got {address!r}")
+
 
 def is_local(address: str) -> bool:
     """Whether only this machine reaches `host:port` or `unix:path`."""

@@ -73,22 +73,20 @@ async def open_pull(
 ) -> AsyncIterator["KvPull"]:
     """Ask `peer` for the blocks; an exception cancels the pull, else it ends by itself."""
     call = peer.pull_kv(order.timeout_s)
+    opening = worker_pb2.PullKvRequest.Open(
+        key=order.key,
+        epoch=peer.epoch,
+        layout=path.layout,
+        prompt_digest=order.prompt_digest,
+        first_block=order.first_block,
+        transport=peer.transport,
+    )
     is_complete = False
     try:
-        with from_peer(peer.name):
-            await call.write(
-                worker_pb2.PullKvRequest(
-                    open=worker_pb2.PullKvRequest.Open(
-                        key=order.key,
-                        epoch=peer.epoch,
-                        layout=path.layout,
-                        prompt_digest=order.prompt_digest,
-                        first_block=order.first_block,
-                        transport=peer.transport,
-                    )
-                )
-            )
-        yield KvPull(path, peer, order, fence, call)
+        with path.counters.of(uses_segment=peer.segment is not None).pull():
+            with from_peer(peer.name):
+                await call.write(worker_pb2.PullKvRequest(open=opening))
+            yield KvPull(path, peer, order, fence, call)
         is_complete = True
     finally:
         fence.close()
@@ -162,8 +160,8 @@ class KvPull:
                     f"block {block} of request {self._order.key.request_id} from "
                     f"{self._peer.name} has digest {got:016x}, sent as {sent:016x}"
                 )
-        self._path.counters.blocks += len(digests)
-        self._path.counters.bytes += len(digests) * self._path.kv_cache.block_bytes
+        moved = self._path.counters.of(uses_segment=self._peer.segment is not None)
+        moved.add(len(digests), self._path.kv_cache.block_bytes)
         self._next_block = end
         self._next_chunk += 1
         ack = worker_pb2.PullKvRequest.Ack(chunk=chunk.chunk)

@@ -69,8 +69,8 @@ class ChunkSender:
         last = worker_pb2.PullKvResponse(completed=progress.first)
         await self._write(last.SerializeToString())
         await self._window.wait_until_empty()
-        self._path.counters.blocks += next_block - first_block
-        self._path.counters.bytes += (next_block - first_block) * block_bytes
+        moved = self._path.counters.of(uses_segment=self._segment is not None)
+        moved.add(next_block - first_block, block_bytes)
         return next_block - first_block
 
     async def _send_chunk(self, progress: PromptProgress, start: int, end: int) -> None:

@@ -8,7 +8,7 @@ from octavo.checkpoint.adapter_config import parse_adapters
 from octavo.engine.config import EngineConfig
 from octavo.engine.core_set import parse_cores
 from octavo.logs import check_log_settings
-from octavo.rpc.exposure import check_plaintext
+from octavo.rpc.exposure import check_host_port, check_plaintext, is_address
 from octavo.rpc.tls import TlsFiles
 
 TRANSPORTS = ("auto", "shared_memory", "bytes")
@@ -27,6 +27,9 @@ class WorkerConfig:
     model: str = field(metadata={"help": "Folder, GGUF file or hub id."})
     listen_address: str = field(
         default="127.0.0.1:0", metadata={"help": "host:port (0 takes a free one) or unix:path."}
+    )
+    metrics_address: str | None = field(
+        default=None, metadata={"help": "Where Prometheus reads, as host:port; default: nowhere."}
     )
     advertise_address: str | None = field(
         default=None, metadata={"help": "Where others reach it; default: listen_address."}
@@ -128,6 +131,7 @@ class WorkerConfig:
             )
         if self.internal_tls is None:
             check_plaintext(self.listen_address, self.insecure, "--internal-tls-dir")
+        self._check_metrics_address()
         if not self.max_request_s > 0:
             raise ValueError(f"max_request_s must be positive, got {self.max_request_s}")
         if not self.drain_timeout_s >= 0:
@@ -143,6 +147,18 @@ class WorkerConfig:
     def internal_tls(self) -> TlsFiles | None:
         """What this worker shows to routers and other workers, and asks of them."""
         return TlsFiles.in_folder(self.internal_tls_dir) if self.internal_tls_dir else None
+
+    @property
+    def serves_metrics(self) -> bool:
+        return is_address(self.metrics_address)
+
+    def _check_metrics_address(self) -> None:
+        address, field = self.metrics_address, "metrics_address"
+        if address is None or not is_address(address):
+            return
+        check_host_port(address, field)
+        if self.internal_tls is None:
+            check_plaintext(address, self.insecure, "--internal-tls-dir", field)
 
     def engine_config(self) -> EngineConfig:
         """What the engine is told."""

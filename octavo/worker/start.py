@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -92,19 +92,20 @@ class CacheNews:
     """Passes block keys from the engine to the announcer, which starts later and ends sooner."""
 
     def __init__(self) -> None:
-        self.publish: Callable[[list[BlockKey], list[BlockKey]], None] = _nobody
+        self.announcer: WorkerAnnouncer | None = None  # None: nobody is to be told
 
     def __call__(self, stored: list[BlockKey], removed: list[BlockKey]) -> None:
-        self.publish(stored, removed)
+        if self.announcer is not None:
+            self.announcer.publish(stored, removed)
 
 
 @asynccontextmanager
 async def announced(
     config: WorkerConfig, facts: worker_pb2.GetWorkerResponse, engine: Engine, loop: EngineLoop
-) -> AsyncIterator[Callable[[list[BlockKey], list[BlockKey]], None]]:
+) -> AsyncIterator[WorkerAnnouncer | None]:
     """Be known in Redis, if there is one, inside the block; yields what takes cache changes."""
     if config.redis_url is None:
-        yield _nobody
+        yield None
         return
     record = WorkerRecord(
         worker_id=facts.worker.worker_id,
@@ -122,7 +123,7 @@ async def announced(
         return await loop.call(engine.scheduler.prefix_cache.keys)
 
     async with WorkerAnnouncer(RedisSettings(config.redis_url), record, snapshot) as announcer:
-        yield announcer.publish
+        yield announcer
 
 
 async def serve_until_end(
@@ -166,7 +167,3 @@ async def drain(
     except TimeoutError:
         logger.warning("%d streams did not end in time", streams.num_open)
         attempts.end_all(NoWorker("this worker ended before the request did"))
-
-
-def _nobody(stored: list[BlockKey], removed: list[BlockKey]) -> None:
-    """Nobody is to be told."""

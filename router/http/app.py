@@ -7,10 +7,13 @@ What every request has to pass (who asks, what it may do) is middleware: pure AS
 Starlette's BaseHTTPMiddleware would put a task and a queue between an event and its client.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -18,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from octavo.metrics.registry import PLAIN_TEXT
 from octavo.router.http import chat_request, completion_request
 from octavo.router.http.chats import Chats
 from octavo.router.http.completions import Completions
@@ -34,11 +38,13 @@ def make_app(
     *,
     is_ready: Callable[[], bool],
     slow_reader_s: float,
+    registry: CollectorRegistry,
     keys: KeyRing | None = None,
 ) -> Starlette:
     """Serve one model.
 
     is_ready: whether requests should come here.
+    registry: what /metrics shows.
     keys: who may ask; None lets everybody.
     """
     models = Models(inference)
@@ -48,7 +54,7 @@ def make_app(
         Route("/v1/models", models.all),
         Route("/v1/models/{name:path}", models.one),
         Route("/health", Health(is_ready).get),
-        Route("/metrics", metrics),
+        Route("/metrics", Metrics(registry).get),
     ]
     return Starlette(
         routes=routes,
@@ -130,13 +136,16 @@ class Health:
         return json_response(503, {"status": "not ready"}, {"retry-after": "1"})
 
 
-async def metrics(request: Request) -> Response:
-    """Everything in prometheus_client's registry, if that is installed."""
-    try:
-        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-    except ImportError:
-        raise HTTPException(404, "prometheus-client is not installed") from None
-    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+class Metrics:
+    """The router's figures, for Prometheus."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    async def get(self, request: Request) -> Response:
+        encode, media_type = choose_encoder(PLAIN_TEXT)
+        text = await asyncio.to_thread(encode, self._registry)  # streams need not wait
+        return Response(text, headers={"content-type": media_type})
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

@@ -32,7 +32,6 @@ from octavo.router.http.merged import merged
 from octavo.router.inference import Caller, Inference
 from octavo.router.replies import Response as Message
 from octavo.router.slow_reader import SlowReader, patient_write
-from octavo.rpc.call_log import logged
 from octavo.rpc.errors import RequestError
 
 logger = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ class Endpoint:
                 self._choose_adapter(each)
             return asked
         except RequestError:
-            with logged(logger, request_id=request_id or None, protocol="http"):
+            with self._inference.counted("http", request_id):
                 raise
 
     def _choose_adapter(self, request: GenerateRequest) -> None:

@@ -98,6 +98,13 @@ def test_clients_reach_routers_only(namespace: str) -> None:
     assert not may_call(DEFAULT, client, pod(DEFAULT, "router"), 22)
 
 
+def test_prometheus_reads_every_role_at_its_port_alone() -> None:
+    for role in OCTAVO_ROLES:
+        assert may_call(DEFAULT, Pod({}, "monitoring"), pod(DEFAULT, role), 9464), role
+        assert not may_call(DEFAULT, Pod({}, "monitoring"), pod(DEFAULT, role), 9465), role
+    assert not may_call(DEFAULT, Pod({}, "monitoring"), pod(DEFAULT, "redis"), 9464)
+
+
 def test_clients_can_be_narrowed_and_policies_left_out() -> None:
     router = pod(ONE_NAMESPACE, "router")
     assert may_call(ONE_NAMESPACE, Pod({"uses-llm": "true"}, "apps"), router, 8080)

@@ -223,8 +223,37 @@ def test_a_scaled_workload_names_no_replicas(objects: list[Object], path: Path) 
         assert prefill["metadata"]["threshold"] == "4096"
 
 
+def test_metrics_are_found_and_let_through(objects: list[Object], path: Path) -> None:
+    """By annotations, policies and PodMonitors: one port, in the scheme that it speaks."""
+    values = values_of(path)
+    monitors = of_kind(objects, "PodMonitor")
+    for role in OCTAVO_ROLES:
+        workload = _workload(objects, role)
+        template = pod_of(workload)
+        (container,) = template["spec"]["containers"]
+        settings = {arg.partition("=")[0]: arg.partition("=")[2] for arg in container["args"]}
+        annotations = template["metadata"].get("annotations", {})
+        if not values.get("metrics", {}).get("enabled", True):
+            assert "--metrics-address" not in settings and "prometheus.io/scrape" not in annotations
+            continue
+        (port,) = [p["containerPort"] for p in container["ports"] if p["name"] == "metrics"]
+        assert settings["--metrics-address"].endswith(f":{port}")
+        assert annotations["prometheus.io/scrape"] == "true"
+        assert annotations["prometheus.io/port"] == str(port)
+        locks = {"--internal-tls-dir"} | ({"--tls-cert-file"} if role == "router" else set())
+        scheme = "https" if locks & settings.keys() else "http"
+        assert annotations["prometheus.io/scheme"] == scheme
+        for monitor in monitors:
+            if selects(monitor["spec"]["selector"]["matchLabels"], workload):
+                (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+                assert (endpoint["port"], endpoint["scheme"]) == ("metrics", scheme)
+                assert ("tlsConfig" in endpoint) == (scheme == "https")
+    assert len(monitors) in (0, 3)
+
+
 def test_no_secret_is_written_into_an_object(objects: list[Object]) -> None:
-    assert not of_kind(objects, "Secret", "ConfigMap")
+    assert not of_kind(objects, "Secret")
+    assert all(item["data"].keys() == {"octavo.json"} for item in of_kind(objects, "ConfigMap"))
     for _, _, container in containers(objects):
         for variable in container.get("env", []):
             if "PASSWORD" in variable["name"] or variable["name"] == "REDISCLI_AUTH":

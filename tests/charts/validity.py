@@ -1,4 +1,4 @@
-"""Whether the API server would take an object: its strict schemas, and KEDA's own."""
+"""Whether the API server would take an object: its strict schemas, KEDA's and the operator's."""
 
 import json
 import re
@@ -14,8 +14,11 @@ from charts.objects import Object
 
 # The oldest version that the chart admits, and the newest with schemas to be had.
 VERSIONS = ("1.30", "1.37")
-# openAPIV3Schema of config/crd/bases/keda.sh_scaledobjects.yaml in kedacore/keda (Apache-2.0).
-KEDA_SCHEMA = Path(__file__).parent / "keda_scaledobject.json"
+# openAPIV3Schemas of custom resources (Apache-2.0): config/crd/bases/keda.sh_scaledobjects.yaml in
+# kedacore/keda, example/prometheus-operator-crd in prometheus-operator/prometheus-operator, of a
+# PodMonitor the parts that the chart has use for.
+CUSTOM = {"ScaledObject": "keda_scaledobject", "PodMonitor": "podmonitor"}
+CUSTOM["PrometheusRule"] = "prometheusrule"
 
 
 def check_valid(objects: list[Object], version: str) -> None:
@@ -32,8 +35,9 @@ def check_valid(objects: list[Object], version: str) -> None:
 @cache
 def _validator(version: str, kind: str, api_version: str) -> Any:
     """As kubernetes_validate.validate(strict=True) makes one anew, in 50 ms, for every object."""
-    if api_version.startswith("keda.sh/"):
-        return jsonschema.Draft202012Validator(_closed(json.loads(KEDA_SCHEMA.read_text())))
+    if kind in CUSTOM:
+        schema = json.loads((Path(__file__).parent / f"{CUSTOM[kind]}.json").read_text())
+        return jsonschema.Draft202012Validator(_closed(schema))
     group = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", api_version)  # apps/v1: apps-v1
     full = [known for known in all_versions() if known.startswith(f"{version}.")][-1]
     folder = f"kubernetes-json-schema/v{full}-local-strict"

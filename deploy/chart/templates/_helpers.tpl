@@ -316,18 +316,22 @@ unix:/tmp/router.sock
 {{- end }}
 {{- end -}}
 
-{{/* Metrics as a variable, which versions without this setting pass over. */}}
-{{- define "octavo.metricsEnv" -}}
-{{- if .root.Values.metrics.enabled -}}
-- name: OCTAVO_METRICS_ADDRESS
-  value: {{ printf "%s:%d" (include "octavo.listenHost" .root) (int .root.Values.metrics.port) | quote }}
+{{- define "octavo.metricsArgs" -}}
+{{- if .root.Values.metrics.enabled }}
+- --metrics-address={{ include "octavo.listenHost" .root }}:{{ .root.Values.metrics.port }}
+{{- end }}
 {{- end -}}
+
+{{/* Metrics have the certificates of the inside, a router without those the one that clients see. */}}
+{{- define "octavo.metricsScheme" -}}
+{{- $tls := .root.Values.tls -}}
+{{- ternary "https" "http" (or (not (empty $tls.internalSecretName)) (and (eq .role "router") (not (empty $tls.secretName)))) -}}
 {{- end -}}
 
 {{- define "octavo.podAnnotations" -}}
 {{- $annotations := deepCopy .spec.podAnnotations -}}
 {{- if .root.Values.metrics.enabled -}}
-{{- $annotations = merge $annotations (dict "prometheus.io/scrape" "true" "prometheus.io/port" (toString .root.Values.metrics.port)) -}}
+{{- $annotations = merge $annotations (dict "prometheus.io/scrape" "true" "prometheus.io/port" (toString .root.Values.metrics.port) "prometheus.io/scheme" (include "octavo.metricsScheme" .)) -}}
 {{- end -}}
 {{- with $annotations }}
 annotations:

@@ -147,7 +147,9 @@ async def test_models_health_and_metrics(start_door: StartDoor, served_model: Se
         assert (await door.client.get("/v1/models/tiny")).json() == listed["data"][0]
         assert (await door.client.get("/v1/models/huge")).status_code == 404
         assert (await door.client.get("/health")).json() == {"status": "ok"}
-        metrics = await door.client.get("/metrics")
+        open_metrics = {"accept": "application/openmetrics-text; version=1.0.0"}  # Prometheus 2
+        metrics = await door.client.get("/metrics", headers=open_metrics)
+        assert '\nvllm:prompt_tokens_total{model_name="tiny"} 0.0\n' in metrics.text
         assert "# HELP" in metrics.text and metrics.headers["content-type"].startswith("text/plain")
 
 

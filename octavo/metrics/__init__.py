@@ -1,0 +1,1 @@
+"""What a process tells Prometheus: docs/metrics.md lists every figure."""
