@@ -1,9 +1,13 @@
 """Every field on SmolLM2-135M in float32: alone, crowded, through the split and preempted.
 
-Log-probabilities may differ by 1e-4: chunks of a prompt and rows of a batch round differently.
+Log-probabilities may differ by 1e-4: chunks of a prompt and rows of a batch round differently. So
+may, at temperature 3, a draw among 49,152 tokens where two stand next to each other: there the two
+must be as likely, and the rest of the output is not compared.
 """
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +28,12 @@ from end_to_end.test_every_field import (
 )
 from octavo.checkpoint.resolve import resolve_model
 from octavo.client import AsyncClient
+from octavo.token_logprobs import TokenLogprob
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 CLOSE: dict[str, float] = {"rel": 1e-4, "abs": 1e-4}
+FLAT: dict[str, Any] = {"temperature": 3.0}
+PATIENCE_S = 300.0  # a step of many rows takes seconds on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +47,41 @@ def alone(model: Path) -> list[Result]:
     return [in_process(llm, [case])[0] for case in ALL]
 
 
+def check_all(found: Sequence[Result], expected: Sequence[Result]) -> None:
+    flat = ALL.index(FLAT)
+    place = first_difference(found[flat].token_ids, expected[flat].token_ids)
+    if place is not None:
+        found, expected = ends_at(found, flat, place), ends_at(expected, flat, place)
+    check(found, expected, CLOSE)
+
+
+def first_difference(found: Sequence[int], expected: Sequence[int]) -> int | None:
+    pairs = enumerate(zip(found, expected, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), None)
+
+
+def ends_at(results: Sequence[Result], flat: int, place: int) -> list[Result]:
+    """With the flat one's tokens before the place, and how likely the one there was."""
+    one = results[flat]
+    assert one.logprobs is not None
+    drawn = one.logprobs[place]
+    assert drawn is not None
+    either = TokenLogprob(0, drawn.logprob, drawn.top)
+    cut = replace(
+        one,
+        token_ids=one.token_ids[:place],
+        text="",
+        has_stopped=False,
+        logprobs=[*one.logprobs[:place], either],
+    )
+    return [*results[:flat], cut, *results[flat + 1 :]]
+
+
 def test_in_process_crowded_and_preempted(model: Path, alone: list[Result]) -> None:
-    check(in_process(make_llm(model), ALL), alone, CLOSE)
+    check_all(in_process(make_llm(model), ALL), alone)
     for preemption in PREEMPTIONS:
         tight = make_llm(model, num_blocks=12, preemption=preemption)
-        check(in_process(tight, ALL), alone, CLOSE)
+        check_all(in_process(tight, ALL), alone)
         assert preempted(tight.counters(), preemption) == tight.counters().preemptions > 0
 
 
@@ -53,11 +90,12 @@ def test_in_process_crowded_and_preempted(model: Path, alone: list[Result]) -> N
 async def test_served_it_is_the_same(
     model: Path, alone: list[Result], num_pairs: int, way: str
 ) -> None:
+    router = {"stuck_after_s": PATIENCE_S}
     decode: dict[str, Any] = {"local_prefill_max_tokens": 64 if way == "local" else 0}
     if way in PREEMPTIONS:
         decode |= {"num_blocks": 12, "preemption": way}
     async with (
-        running_fleet(model, num_pairs, num_pairs, decode=decode) as fleet,
+        running_fleet(model, num_pairs, num_pairs, decode=decode, **router) as fleet,
         AsyncClient(fleet.address, timeout_s=900) as client,
     ):
         for salts in ([f"cold {i}" for i in range(len(ALL))], ["hot"] * len(ALL)):
@@ -65,7 +103,7 @@ async def test_served_it_is_the_same(
                 client.generate(PROMPT, cache_salt=salt, **BASE | case)
                 for case, salt in zip(ALL, salts, strict=True)
             ]
-            check([served(reply) for reply in await asyncio.gather(*asked)], alone, CLOSE)
+            check_all([served(reply) for reply in await asyncio.gather(*asked)], alone)
         for worker in await fleet.workers("decode"):
             assert (worker.counters.preemptions > 0) == (way in PREEMPTIONS)
             assert preempted(worker.counters, way) == worker.counters.preemptions
