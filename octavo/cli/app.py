@@ -1,4 +1,4 @@
-"""The `octavo` command. Kubelets run `octavo probe` all the time: it loads gRPC and nothing else."""
+"""The `octavo` command. Kubelets run `octavo probe` all the time, which loads gRPC alone."""
 
 import sys
 

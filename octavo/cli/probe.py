@@ -1,7 +1,7 @@
 """`octavo probe`: asks a process for its health, where a kubelet cannot (it speaks no TLS).
 
-Exit status 0: SERVING; 1: anything else, with the reason on standard error. It runs every few seconds
-beside the process that it asks, so it imports gRPC and nothing else that takes time.
+Exit status 0: SERVING; 1: anything else, with the reason on standard error. It runs every few
+seconds beside the process that it asks, so it imports gRPC and nothing else that takes time.
 """
 
 import argparse
@@ -17,7 +17,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 def probe(arguments: Sequence[str]) -> int:
     """Ask a router or a worker for its health; the exit status."""
     options = _parse(arguments)
-    with _channel(options) as channel:
+    try:
+        channel = _channel(options)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    with channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         try:
             request = health_pb2.HealthCheckRequest(service=options.service)

@@ -61,7 +61,8 @@ async def test_certificates_are_checked_on_both_sides(tmp_path: Path) -> None:
 def test_a_probe_loads_none_of_the_other_commands() -> None:
     """A busy machine takes seconds to import them, and a kubelet waits a few alone."""
     code = (
-        "import sys; from octavo.cli.app import main; sys.argv[1:] = ['probe', '--address=unix:/x']\n"
+        "import sys; from octavo.cli.app import main\n"
+        "sys.argv[1:] = ['probe', '--address=unix:/x']\n"
         "try: main()\n"
         "finally: assert not {'typer', 'rich', 'pydantic', 'transformers'} & set(sys.modules)\n"
     )

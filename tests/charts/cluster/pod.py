@@ -5,6 +5,7 @@ start --> startup probe --> readiness, liveness --> delete: preStop, SIGTERM, gr
 
 import asyncio
 import json
+import os
 import re
 import signal
 import sys
@@ -197,6 +198,8 @@ class Pod:
 
     async def _run(self, command: list[str]) -> int:
         """In the container: its files, network, user and environment; complaints go to its log."""
+        if os.readlink(f"/proc/{self._process.pid}/root") == "/":
+            return 1  # no container yet
         enter = ["nsenter", f"--target={self._process.pid}", "--mount", "--net", "--root"]
         with (self.folder / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
