@@ -2,10 +2,10 @@
 
     python deploy/image/rehearse.py ROOT FOLDER TARGET [--bind PATH ...] [--arg NAME=VALUE ...]
 
-ROOT is a bare Debian with Python 3.11 (debootstrap --variant=minbase
---include=python3-venv,python-is-python3,ca-certificates bookworm ROOT), FOLDER gets a folder a
-stage (remove those that are to be made anew) and in each image.json: what the image's settings
-would be.
+ROOT is a bare Debian with Python 3.11 and its headers (debootstrap --variant=minbase
+--include=python3-venv,libpython3-dev,python-is-python3,ca-certificates bookworm ROOT), FOLDER gets
+a folder a stage (remove those that are to be made anew) and in each image.json: what the image's
+settings would be.
 Needs root on Linux. --bind shows build steps a path of this machine (package caches,
 certificates); no image keeps it.
 """

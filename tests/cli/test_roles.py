@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from checkpoints import tiny_llama
+
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_missing_gpu_is_said_with_what_to_do(llama: Path) -> None:
-    arguments = ["prefill-worker", f"--model={llama}", "--device=cuda"]
+def test_a_missing_gpu_is_said_with_what_to_do(tmp_path: Path) -> None:
+    arguments = ["prefill-worker", f"--model={tiny_llama(tmp_path)}", "--device=cuda"]
     command = [sys.executable, "-m", "octavo.cli.app", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
