@@ -2,7 +2,8 @@
 
     prebuild_triton.py FOLDER  -->  FOLDER/<sha256 of the source>.so, which prebuilt-cc gives out
 
-The driver's library is not there while an image is built: a stand-in of the same name is linked.
+The driver's library is not there while an image is built: a stand-in of the same name is linked. It
+has no symbols, so the linker must be told to keep it among those that the module loads.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ def main() -> None:
             stub = ["-shared", "-x", "c", "/dev/null", f"-Wl,-soname,{library}"]
             subprocess.run(["gcc", *stub, "-o", f"{name}/{library}"], check=True)
         command = ["gcc", str(source), "-O3", "-shared", "-fPIC", "-Wno-psabi", "-o", str(target)]
-        command += [f"-l:{library}" for library in driver.libraries]
+        command += ["-Wl,--no-as-needed", *(f"-l:{library}" for library in driver.libraries)]
         command += [f"-L{path}" for path in (name, driver.libdevice_dir)]
         command += [f"-I{path}" for path in includes]
         subprocess.run(command, check=True)

@@ -2,9 +2,10 @@
 
     python deploy/image/rehearse.py ROOT FOLDER TARGET [--bind PATH ...] [--arg NAME=VALUE ...]
 
-ROOT is a bare Debian with Python 3.11 (debootstrap --variant=minbase
---include=python3-venv,ca-certificates bookworm ROOT), FOLDER gets a folder a stage
-(remove those that are to be made anew) and in each image.json: what the image's settings would be.
+ROOT is a bare Debian with Python 3.11 and its headers (debootstrap --variant=minbase
+--include=python3-venv,libpython3-dev,python-is-python3,ca-certificates bookworm ROOT), FOLDER gets
+a folder a stage (remove those that are to be made anew) and in each image.json: what the image's
+settings would be.
 Needs root on Linux. --bind shows build steps a path of this machine (package caches,
 certificates); no image keeps it.
 """
@@ -88,6 +89,7 @@ class Rehearsal:
             return self._roots[name], self._settings[name]
         parent_root, parent = self.make(stage.parent)
         print(f"=== {name} FROM {stage.parent}", flush=True)
+        root.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "-a", "--reflink=auto", f"{parent_root}/.", root], check=True)
         done.unlink(missing_ok=True)  # the parent's
         settings = Settings(
@@ -134,14 +136,16 @@ class Rehearsal:
         words = rest.split()
         options = dict(word[2:].split("=") for word in words if word.startswith("--"))
         *sources, target = [word for word in words if not word.startswith("--")]
-        base = self.make(options["from"])[0] if "from" in options else CONTEXT
+        base, ignored = CONTEXT, IGNORED
+        if "from" in options:
+            base, ignored = self.make(options["from"])[0], None
         into = root / os.path.join(settings.workdir, target).lstrip("/")
         for source in sources:
             path = base / source.lstrip("/")
             is_folder = target.endswith("/") or target in (".", "./")
             goal = into / path.name if is_folder else into
             if path.is_dir():
-                shutil.copytree(path, goal, symlinks=True, ignore=IGNORED, dirs_exist_ok=True)
+                shutil.copytree(path, goal, symlinks=True, ignore=ignored, dirs_exist_ok=True)
             else:
                 goal.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, goal)

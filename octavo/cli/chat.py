@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from octavo.cli.connect import Address, ApiKey, CaFile, Tls, connect
+from octavo.cli.connect import Address, ApiKey, CaFile, CertFile, KeyFile, Tls, client_tls, connect
 from octavo.cli.failure import advice, exit_with
 from octavo.cli.generate import summary
 from octavo.client import Client, OctavoError, RequestFields
@@ -59,6 +59,8 @@ def chat(
     api_key: ApiKey = None,
     tls: Tls = False,
     ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
     model: Annotated[str, typer.Option(help="Default: the only one served.")] = "",
     lora_adapter: Annotated[str, typer.Option(help="A loaded LoRA adapter; default: none.")] = "",
     system: Annotated[str | None, typer.Option(help="How the model should behave.")] = None,
@@ -76,7 +78,7 @@ def chat(
         fields["temperature"] = temperature
     if seed is not None:
         fields["seed"] = seed
-    with connect(address, api_key, tls, ca_file) as client:
+    with connect(address, api_key, client_tls(tls, ca_file, cert_file, key_file)) as client:
         try:
             served = client.get_model(model, timeout_s=10)
         except OctavoError as error:

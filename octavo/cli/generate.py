@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from octavo.cli.connect import Address, ApiKey, CaFile, Tls, connect
+from octavo.cli.connect import Address, ApiKey, CaFile, CertFile, KeyFile, Tls, client_tls, connect
 from octavo.cli.failure import advice, exit_with
 from octavo.cli.tools import call_lines, read_tools
 from octavo.client import Client, Completion, OctavoError, Prompt, RequestFields
@@ -18,6 +18,8 @@ def generate(
     api_key: ApiKey = None,
     tls: Tls = False,
     ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
     model: Annotated[str, typer.Option(help="Default: the only one served.")] = "",
     lora_adapter: Annotated[str, typer.Option(help="A loaded LoRA adapter; default: none.")] = "",
     max_tokens: Annotated[int | None, typer.Option(help="Output tokens at most.")] = None,
@@ -86,7 +88,7 @@ def generate(
     message: Prompt = [{"role": "user", "content": text}] if chat else text
     try:
         show = _print_all if (n or 1) > 1 else _print_stream
-        with connect(address, api_key, tls, ca_file) as client:
+        with connect(address, api_key, client_tls(tls, ca_file, cert_file, key_file)) as client:
             completion = show(client, message, fields, timeout_s)
     except OctavoError as error:
         raise exit_with(advice(error, address)) from error

@@ -9,6 +9,7 @@ import typer
 from octavo.cli.failure import exit_with
 from octavo.cli.options import command_for
 from octavo.decode_worker.config import DecodeConfig
+from octavo.engine.errors import NoGpu
 from octavo.logs import log_to_stderr
 from octavo.prefill_worker.config import PrefillConfig
 from octavo.router.config import RouterConfig
@@ -16,10 +17,10 @@ from octavo.rpc.listening import CannotListen
 
 
 def run(serving: Coroutine[Any, Any, None]) -> None:
-    """Serve until the end; an address that cannot be had is the user's to change."""
+    """Serve until the end; an address or a GPU that cannot be had is the user's to change."""
     try:
         asyncio.run(serving)
-    except CannotListen as error:
+    except (CannotListen, NoGpu) as error:
         raise exit_with(str(error)) from error
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import grpc
 import typer
 
-from octavo.cli.connect import Address, ApiKey, CaFile, Tls, client_tls
+from octavo.cli.connect import Address, ApiKey, CaFile, CertFile, KeyFile, Tls, client_tls
 from octavo.cli.failure import advice, exit_with
 from octavo.client import OctavoError
 
@@ -23,6 +23,8 @@ def top(
     api_key: ApiKey = None,
     tls: Tls = False,
     ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
     interval: Annotated[
         float,
         typer.Option(min=MIN_INTERVAL_S, max=MAX_INTERVAL_S, help="Seconds between two looks."),
@@ -41,7 +43,9 @@ def top(
 
     async def run() -> None:
         console = Console(highlight=False)
-        async with Source(address, api_key, client_tls(tls, ca_file)) as source:
+        async with Source(
+            address, api_key, client_tls(tls, ca_file, cert_file, key_file)
+        ) as source:
             can_draw = console.is_terminal and not console.is_dumb_terminal
             if as_json or once or not can_draw:
                 await _print_once(source, console, interval, as_json)

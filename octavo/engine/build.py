@@ -17,6 +17,7 @@ from octavo.engine.cuda_graphs import CudaRecorder, GraphedModel
 from octavo.engine.decode_rows import DecodeRows
 from octavo.engine.draft_planner import DraftPlanner
 from octavo.engine.engine import Engine
+from octavo.engine.errors import NoGpu
 from octavo.engine.host_blocks import HostBlocks
 from octavo.engine.kv_cache import FP8, KVCache, KVLayout, torch_dtype
 from octavo.engine.limits import Limits
@@ -221,11 +222,20 @@ def _is_shared(layout: KVLayout, device: torch.device) -> bool:
 
 
 def choose_device(name: str) -> torch.device:
-    """Raise ValueError if a GPU is asked for and there is none."""
+    """Raise NoGpu if a GPU is asked for and there is none."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, and torch finds no GPU")
+        remedy = "install a torch that is built for GPUs"
+        for name, version in (("CUDA", torch.version.cuda), ("ROCm", torch.version.hip)):
+            if version:
+                remedy = (
+                    f"give this process one (docker: --gpus all) and a driver for {name} {version}"
+                )
+        raise NoGpu(
+            f"device is cuda, and torch finds no GPU (it is torch {torch.__version__}): {remedy}, "
+            "or take --device cpu"
+        )
     return torch.device(name)
 
 

@@ -6,11 +6,16 @@ __all__ = [
     "AdapterConflict",
     "EngineDied",
     "InvalidLogits",
+    "NoGpu",
     "NoTokenLeft",
     "OutOfBlocks",
     "TooManyAdapters",
     "UnknownAdapter",
 ]
+
+
+class NoGpu(ValueError):
+    """A GPU is asked for, and there is none; the message says what to do."""
 
 
 class InvalidLogits(Exception):

@@ -97,3 +97,5 @@ def test_triton_gets_its_module_without_a_compiler(tmp_path: Path) -> None:
     )
     (module,) = folder.iterdir()
     assert Path(done.stdout.strip()).read_bytes() == module.read_bytes()
+    needed = subprocess.run(["readelf", "-d", module], capture_output=True, text=True, check=True)
+    assert "Shared library: [libcuda.so.1]" in needed.stdout, "its functions are not found without"

@@ -20,7 +20,7 @@ USER = 10001
 NUM_TOKENS = 40
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def shared_folder() -> Iterator[Path]:
     """One that other users may read, unlike tmp_path."""
     with tempfile.TemporaryDirectory(prefix="octavo-cluster-") as name:
@@ -28,9 +28,9 @@ def shared_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_manifests_serve_roll_and_scale_without_losing_a_request(shared_folder: Path) -> None:
+@pytest.fixture(scope="module")
+def cluster_arguments(shared_folder: Path) -> list[str]:
+    """What every scenario takes: a tiny model, compiled kernels and questions."""
     if not sandbox.is_possible():
         pytest.skip("no namespaces or no overlay here: needs root on Linux")
     model = tiny_llama(shared_folder / "models" / "model")
@@ -44,9 +44,13 @@ def test_manifests_serve_roll_and_scale_without_losing_a_request(shared_folder: 
     asked = [{"prompt": p, "token_ids": expected(model, p, NUM_TOKENS)} for p in prompts]
     questions = shared_folder / "asked.json"
     questions.write_text(json.dumps(asked))
-    command = [sys.executable, "-m", "charts.cluster.scenario"]
+    return [str(model), str(cache), str(questions)]
+
+
+def seen(scenario: str, arguments: list[str]) -> str:
+    """What the scenario told; it must have ended well."""
     done = subprocess.run(
-        sandbox.inside([*command, str(model), str(cache), str(questions)]),
+        sandbox.inside([sys.executable, "-m", f"charts.cluster.{scenario}", *arguments]),
         env=os.environ | {"PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
         text=True,
         stdout=subprocess.PIPE,
@@ -55,4 +59,20 @@ def test_manifests_serve_roll_and_scale_without_losing_a_request(shared_folder: 
     )
     print(done.stdout)
     assert done.returncode == 0, done.stdout[-6000:]
-    assert "decode scaled from 1 to 2, both decode" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_manifests_serve_roll_and_scale_without_losing_a_request(
+    cluster_arguments: list[str],
+) -> None:
+    assert "decode scaled from 1 to 2, both decode" in seen("rolling", cluster_arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_manifests_with_tls_serve_those_with_certificates_and_keys_alone(
+    cluster_arguments: list[str],
+) -> None:
+    assert "a renewed Secret counts without a restart" in seen("locked", cluster_arguments)

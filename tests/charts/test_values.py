@@ -202,8 +202,12 @@ def test_the_plain_manifests_are_the_chart_s() -> None:
 def test_the_notes_name_the_next_command() -> None:
     assert "kubectl --namespace octavo rollout status deployment/octavo-router" in notes()
     assert "ports are plain" in notes() and "without encryption" in notes()
-    locked = notes(with_value("tls", {"secretName": "t", "internalSecretName": "i"}))
+    assert "--ca-file" not in notes() and "--api-key" not in notes()
+    tls = {"secretName": "t", "internalSecretName": "i", "clientCa": True}
+    locked = notes({"tls": tls, "apiKeys": {"secretName": "k"}})
     assert "ports are plain" not in locked and "without encryption" not in locked
+    flags = "--api-key KEY --ca-file ca.crt --cert-file client.crt --key-file client.key"
+    assert flags in locked and "certificate in t must name" in locked
 
 
 def test_the_script_renders_a_file_and_says_what_is_wrong(tmp_path: Path) -> None:

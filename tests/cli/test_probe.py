@@ -56,3 +56,23 @@ async def test_certificates_are_checked_on_both_sides(tmp_path: Path) -> None:
     assert (await probe(by_number, trust, *own))[0] == 1
     assert await probe(by_number, trust, *own, "--tls-name=localhost") == (0, "")
     await server.stop(0)
+
+
+def test_a_probe_loads_none_of_the_other_commands() -> None:
+    """A busy machine takes seconds to import them, and a kubelet waits a few alone."""
+    code = (
+        "import sys; from octavo.cli.app import main\n"
+        "sys.argv[1:] = ['probe', '--address=unix:/x']\n"
+        "try: main()\n"
+        "finally: assert not {'typer', 'rich', 'pydantic', 'transformers'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and "UNAVAILABLE" in done.stderr
+    assert "AssertionError" not in done.stderr
+
+
+def test_help_names_the_probe_and_its_options() -> None:
+    for arguments, expected in ((["--help"], "probe"), (["probe", "--help"], "--tls-ca-file")):
+        command = [sys.executable, "-m", "octavo.cli.app", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert expected in done.stdout

@@ -130,10 +130,14 @@ async def test_an_encrypted_router_is_asked_with_the_options_of_generate(
         listen_address=address,
         tls_cert_file=files / "tls.crt",
         tls_key_file=files / "tls.key",
+        tls_client_ca_file=files / "ca.crt",
     )
     async with running_router(config, served_model):
         flags = ("--address", address, "--interval", "0.1")
-        async with top(*flags, "--ca-file", str(files / "ca.crt")) as terminal:
+        trust = ("--ca-file", str(files / "ca.crt"))
+        own = ("--cert-file", str(files / "tls.crt"), "--key-file", str(files / "tls.key"))
+        async with top(*flags, *trust, *own) as terminal:
             await terminal.until(lambda frame: "tiny" in frame and "0 workers" in frame)
-        async with top(*flags) as terminal, asyncio.timeout(30):
-            assert await terminal.process.wait() == 1, "it speaks plain text to a locked port"
+        for too_few in ((), trust, (*trust, *own[:2])):
+            async with top(*flags, *too_few) as terminal, asyncio.timeout(30):
+                assert await terminal.process.wait() == 1, too_few

@@ -115,23 +115,21 @@ securityContext:
 {{- define "octavo.probes" -}}
 {{- $period := int .root.Values.probes.periodS -}}
 startupProbe:
-  {{- include "octavo.probe" (dict "root" .root "role" .role "port" .port "service" "") | nindent 2 }}
+  {{- include "octavo.probe" (dict "root" .root "role" .role "port" .port "service" "" "timeoutS" 3) | nindent 2 }}
   periodSeconds: {{ $period }}
-  timeoutSeconds: 3
   failureThreshold: {{ max 1 (div (int .root.Values.probes.startupS) $period) }}
 readinessProbe:
-  {{- include "octavo.probe" (dict "root" .root "role" .role "port" .port "service" .service) | nindent 2 }}
+  {{- include "octavo.probe" (dict "root" .root "role" .role "port" .port "service" .service "timeoutS" 3) | nindent 2 }}
   periodSeconds: {{ $period }}
-  timeoutSeconds: 3
   failureThreshold: 2
 livenessProbe:
-  {{- include "octavo.probe" (dict "root" .root "role" .role "port" .port "service" "") | nindent 2 }}
+  {{- include "octavo.probe" (dict "root" .root "role" .role "port" .port "service" "" "timeoutS" 5) | nindent 2 }}
   periodSeconds: {{ mul 2 $period }}
-  timeoutSeconds: 5
   failureThreshold: 3
 {{- end -}}
 
-{{/* The kubelet's own gRPC probe speaks no TLS: encrypted routers are asked at a socket in the pod. */}}
+{{/* The kubelet's own gRPC probe speaks no TLS: encrypted routers are asked at a socket in the pod. A
+process has to start for it, which on a busy node takes its time. */}}
 {{- define "octavo.probe" -}}
 {{- $tls := .root.Values.tls -}}
 {{- $secret := ternary $tls.secretName $tls.internalSecretName (eq .role "router") -}}
@@ -150,12 +148,14 @@ exec:
     - --tls-cert-file=/etc/octavo/internal-tls/tls.crt
     - --tls-key-file=/etc/octavo/internal-tls/tls.key
     {{- end }}
+timeoutSeconds: 10
 {{- else -}}
 grpc:
   port: {{ .port }}
   {{- with .service }}
   service: {{ . }}
   {{- end }}
+timeoutSeconds: {{ .timeoutS }}
 {{- end -}}
 {{- end -}}
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from charts.cluster import sandbox
-from charts.cluster.pod import Pod, Storage
+from charts.cluster.pod import Pod
+from charts.cluster.volumes import Storage
 from charts.objects import Object, of_kind, pod_of
 
 START_S = 180.0
@@ -49,6 +50,7 @@ class Cluster:
             if service["spec"].get("clusterIP") != "None":
                 await self._listen(service, f"10.96.0.{number}")
         self._write_hosts()
+        await asyncio.to_thread(sandbox.use_hosts, self._hosts)
         self._endpoints = asyncio.create_task(self._follow_endpoints())
         return self
 
@@ -103,6 +105,12 @@ class Cluster:
             new.check()
             await self._delete(old)
 
+    def renew(self, secret: str, files: dict[str, bytes]) -> None:
+        """Change a Secret, and the files of every pod that has it mounted."""
+        self._storage.secrets[secret] = files
+        for pod in self.pods:
+            pod.renew(secret)
+
     def check(self) -> None:
         for pod in self.pods:
             pod.check()
@@ -151,10 +159,10 @@ class Cluster:
         """In place: pods have this very file mounted."""
         lines = ["127.0.0.1 localhost"]
         for service in self._services:
-            name = service["metadata"]["name"]
+            name, namespace = (service["metadata"][key] for key in ("name", "namespace"))
             ips = [self._addresses[name]] if name in self._addresses else []
             ips = ips or [pod.ip for pod in self._endpoints_of(service)]
-            lines += [f"{ip} {name} {name}.{service['metadata']['namespace']}" for ip in ips]
+            lines += [f"{ip} {name} {name}.{namespace} {name}.{namespace}.svc" for ip in ips]
         self._hosts.write_text("\n".join(lines) + "\n")
 
     async def _listen(self, service: Object, ip: str) -> None:

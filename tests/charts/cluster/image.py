@@ -40,7 +40,13 @@ def image_of(name: str) -> Image:
         settings = json.loads((root / "image.json").read_text())
         return Image(root, settings["env"], settings["entrypoint"])
     assert repository in TARGETS, name
-    env = {"PATH": os.environ["PATH"], "HOME": "/tmp", "PYTHONPATH": str(CHECKOUT)}
+    programs = Path(sys.executable).parent  # probes ask for `octavo`
+    env = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": "/tmp",
+        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     entrypoint = [sys.executable, "-m", "octavo.cli.app"]
     reachable = (str(CHECKOUT), sys.prefix, sys.base_prefix)
-    return Image(Path("/"), env | {"PYTHONDONTWRITEBYTECODE": "1"}, entrypoint, reachable)
+    return Image(Path("/"), env, entrypoint, reachable)

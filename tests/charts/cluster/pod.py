@@ -20,20 +20,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from charts.cluster import sandbox
 from charts.cluster.image import Image, image_of
+from charts.cluster.volumes import Storage
 from charts.objects import Object
 
 
 class PodFailed(Exception):
     """A process ended, or a probe failed, when it should not have."""
-
-
-@dataclass(frozen=True)
-class Storage:
-    """What volumes mean here: claims by name, Secrets by name and key, the hosts file."""
-
-    claims: dict[str, Path]
-    secrets: dict[str, dict[str, bytes]]
-    hosts: Path
 
 
 @dataclass
@@ -81,23 +73,19 @@ class Pod:
     async def start(self) -> None:
         self.folder.mkdir(parents=True)
         self.ip = await asyncio.to_thread(sandbox.add_pod_network, self.name, self.index)
-        security = self.spec["securityContext"]
         env = self._env()
         order = {
             "image": str(self.image.root),
             "folder": str(self.folder),
             "reachable": self.image.reachable,
-            "mounts": self._mounts(security["fsGroup"]),
+            "mounts": self._mounts(),
             "read_only_root": self.container["securityContext"]["readOnlyRootFilesystem"],
-            "uid": security["runAsUser"],
-            "gid": security["runAsGroup"],
-            "groups": [security["fsGroup"]],
             "env": env,
-            "command": self._command(env),
+            "command": self._as_user(self._command(env)),
         }
         command = ["ip", "netns", "exec", self.name, "unshare", "--mount", sys.executable]
         command += [str(Path(__file__).with_name("pod_init.py")), json.dumps(order)]
-        with (self.folder / "log").open("wb") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
         self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._probe())]
 
@@ -122,6 +110,13 @@ class Pod:
         for task in self._tasks:
             task.cancel()
         await asyncio.to_thread(sandbox.remove_pod_network, self.name)
+
+    def renew(self, secret: str) -> None:
+        """Its volumes get what the Secret holds now."""
+        group = self.spec["securityContext"]["fsGroup"]
+        for volume in self.spec["volumes"]:
+            if volume.get("secret", {}).get("secretName") == secret:
+                self.storage.lay_secret(volume["secret"], self._volume(volume), group)
 
     def log_tail(self, num_lines: int = 25) -> str:
         lines = (self.folder / "log").read_text(errors="replace").splitlines()
@@ -202,17 +197,29 @@ class Pod:
         return True
 
     async def _run(self, command: list[str]) -> int:
-        """In the pod's network, with its environment."""
-        process = await asyncio.create_subprocess_exec(
-            *("ip", "netns", "exec", self.name, *command),
-            env=self._env(),
-            stdout=asyncio.subprocess.DEVNULL,
-        )
+        """In the container: its files, network, user and environment; complaints go to its log."""
+        if os.readlink(f"/proc/{self._process.pid}/root") == "/":
+            return 1  # no container yet
+        enter = ["nsenter", f"--target={self._process.pid}", "--mount", "--net", "--root"]
+        with (self.folder / "log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *(*enter, *self._as_user(command)),
+                env=self._env(),
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=log,
+            )
         try:
             return await process.wait()
         finally:
             if process.returncode is None:
                 process.kill()
+
+    def _as_user(self, command: list[str]) -> list[str]:
+        """The manifest's user and groups, and no capabilities."""
+        security = self.spec["securityContext"]
+        drop = [f"--reuid={security['runAsUser']}", f"--regid={security['runAsGroup']}"]
+        drop += [f"--groups={security['fsGroup']}", "--no-new-privs"]
+        return ["/usr/bin/setpriv", *drop, "--bounding-set=-all", "--inh-caps=-all", *command]
 
     def _command(self, env: dict[str, str]) -> list[str]:
         command = self.container.get("command") or self.image.entrypoint
@@ -233,8 +240,15 @@ class Pod:
             env[variable["name"]] = value
         return env
 
-    def _mounts(self, group: int) -> list[dict[str, Any]]:
-        sources = {volume["name"]: self._source(volume, group) for volume in self.spec["volumes"]}
+    def _volume(self, volume: Any) -> Path:
+        return self.folder / "volumes" / str(volume["name"])
+
+    def _mounts(self) -> list[dict[str, Any]]:
+        group = self.spec["securityContext"]["fsGroup"]
+        sources = {
+            volume["name"]: self.storage.lay(volume, self._volume(volume), group)
+            for volume in self.spec["volumes"]
+        }
         mounts = [
             {
                 "source": str(sources[mount["name"]]),
@@ -243,24 +257,11 @@ class Pod:
             }
             for mount in self.container["volumeMounts"]
         ]
-        hosts = {"source": str(self.storage.hosts), "target": "/etc/hosts", "read_only": True}
-        return [*mounts, hosts]
-
-    def _source(self, volume: Any, group: int) -> Path:
-        """The folder behind a volume, with the rights that the kubelet gives it."""
-        if "persistentVolumeClaim" in volume:
-            return self.storage.claims[volume["persistentVolumeClaim"]["claimName"]]
-        folder = self.folder / "volumes" / volume["name"]
-        folder.mkdir(parents=True)
-        os.chown(folder, 0, group)
-        folder.chmod(0o2777)
-        if "secret" in volume:
-            mode = volume["secret"].get("defaultMode", 0o644)
-            for key, value in self.storage.secrets[volume["secret"]["secretName"]].items():
-                (folder / key).write_bytes(value)
-                (folder / key).chmod(mode)
-                os.chown(folder / key, 0, group)
-        return folder
+        names = {"/etc/hosts": self.storage.hosts, "/etc/resolv.conf": sandbox.RESOLVER}
+        return mounts + [
+            {"source": str(source), "target": target, "read_only": True}
+            for target, source in names.items()
+        ]
 
 
 def _expand(text: str, env: dict[str, str]) -> str:

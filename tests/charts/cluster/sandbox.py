@@ -10,6 +10,7 @@ from pathlib import Path
 BRIDGE = "pods0"
 NODE_IP = "10.244.0.1"
 WORK = Path("/run/cluster")  # a tmpfs that only this node sees
+RESOLVER = WORK / "resolv.conf"
 _UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
@@ -34,11 +35,17 @@ def prepare() -> None:
     """Call once inside the node."""
     call("mount", "-t", "tmpfs", "none", "/run")
     WORK.mkdir()
+    RESOLVER.write_text("nameserver 127.0.0.1\n")  # nobody: what no hosts file has fails at once
     Path("/run/netns").mkdir()
     call("ip", "link", "set", "lo", "up")
     call("ip", "link", "add", BRIDGE, "type", "bridge")
     call("ip", "addr", "add", f"{NODE_IP}/16", "dev", BRIDGE)
     call("ip", "link", "set", BRIDGE, "up")
+
+
+def use_hosts(hosts: Path) -> None:
+    """The node, and who asks from it, knows these names, too."""
+    call("mount", "--bind", str(hosts), "/etc/hosts")
 
 
 def add_service_address(ip: str) -> None:

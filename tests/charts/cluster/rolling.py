@@ -1,14 +1,9 @@
 """Serves a tiny model from the rendered manifests, rolls every workload under load, and scales.
 
-    python -m charts.cluster.scenario MODEL CACHE     (inside `sandbox.inside`)
-
-Says what it saw, and exits with 0 only if no request failed and every token is the expected one.
+Exits with 0 only if no request failed and every token is the expected one.
 """
 
 import asyncio
-import json
-import logging
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,16 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from charts.cluster import sandbox
 from charts.cluster.cluster import Cluster
-from charts.objects import objects_of
+from charts.cluster.stage import Stage, play
 from octavo.client import AsyncClient, OctavoError
 from octavo.internal.v1alpha1 import worker_pb2, worker_pb2_grpc
 from octavo.rpc.channels import open_channel
 
-VALUES = Path(__file__).with_name("values.yaml")
+VALUES = Path(__file__).with_name("rolling.yaml")
 SECRETS = {
     "redis-auth": {"password": b"p-a.s_s~1"},
     "cache": {"secret": b"s" * 32},
@@ -86,45 +78,27 @@ class Load:
         self.num_done += 1
 
 
-async def run(model: Path, cache: Path, asked: list[dict[str, Any]]) -> None:
-    began = time.monotonic()
-
-    def tell(text: str) -> None:
-        print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True)
-
-    objects = objects_of(yaml.safe_load(VALUES.read_text()))
-    claims = {"octavo-models": model.parent, "kernels": cache}
-    async with Cluster(objects, claims, SECRETS) as cluster:
-        try:
-            await cluster.apply()
-            tell(f"ready: {', '.join(f'{pod.name} at {pod.ip}' for pod in cluster.pods)}")
-            load = Load(cluster.address("octavo-router", 50051), asked)
-            async with AsyncClient(load.address, timeout_s=60) as client:
-                await load.ask(client, asked[0], streamed=True)
-            _check(load)
-            tell(f"the Service at {load.address} answered with the expected tokens")
-            for name in ("octavo-decode", "octavo-prefill", "octavo-router", "octavo-redis"):
-                async with load.running():
-                    await cluster.roll(name)
-                _check(load)
-                tell(f"{name} rolled; requests so far: {load.num_done}, failed: 0")
+async def run(stage: Stage) -> None:
+    async with stage.cluster(VALUES, SECRETS) as cluster:
+        load = Load(cluster.address("octavo-router", 50051), stage.asked)
+        async with AsyncClient(load.address, timeout_s=60) as client:
+            await load.ask(client, stage.asked[0], streamed=True)
+        _check(load)
+        stage.tell(f"the Service at {load.address} answered with the expected tokens")
+        for name in ("octavo-decode", "octavo-prefill", "octavo-router", "octavo-redis"):
             async with load.running():
-                await cluster.scale("octavo-decode", 2)
-                await _until_all_decode(cluster)
+                await cluster.roll(name)
             _check(load)
-            tell(f"decode scaled from 1 to 2, both decode; requests so far: {load.num_done}")
-            async with load.running():
-                await cluster.scale("octavo-decode", 1)
-            _check(load)
-            tell(f"decode scaled from 2 to 1; requests so far: {load.num_done}, failed: 0")
-            cluster.check()
-        except BaseException:
-            print(cluster.logs(), flush=True)
-            raise
-    for pod in cluster.gone:
-        tell(f"{pod.name} ended with {pod.exit_code} {pod.drained_s:.1f} s after its deletion")
-    bad = [pod for pod in cluster.gone if pod.exit_code != 0]
-    assert not bad, "\n".join(pod.log_tail() for pod in bad)
+            stage.tell(f"{name} rolled; requests so far: {load.num_done}, failed: 0")
+        async with load.running():
+            await cluster.scale("octavo-decode", 2)
+            await _until_all_decode(cluster)
+        _check(load)
+        stage.tell(f"decode scaled from 1 to 2, both decode; requests so far: {load.num_done}")
+        async with load.running():
+            await cluster.scale("octavo-decode", 1)
+        _check(load)
+        stage.tell(f"decode scaled from 2 to 1; requests so far: {load.num_done}, failed: 0")
 
 
 def _check(load: Load) -> None:
@@ -146,12 +120,5 @@ async def _until_all_decode(cluster: Cluster) -> None:
                     await asyncio.sleep(0.2)
 
 
-def main() -> None:
-    logging.basicConfig(level=logging.WARNING)
-    model, cache, asked = sys.argv[1:]
-    sandbox.prepare()
-    asyncio.run(run(Path(model), Path(cache), json.loads(Path(asked).read_text())))
-
-
 if __name__ == "__main__":
-    main()
+    play(run)
