@@ -65,6 +65,16 @@ def _work(families: Families, counters: Counters) -> Iterator[Metric]:
     counter = families.counter
     yield counter("octavo_engine_requests_total", "Sequences added.", counters.requests)
     yield counter("octavo_engine_steps_total", "Steps.", counters.steps)
+    yield counter(
+        "octavo_engine_computing_steps_total",
+        "Steps that had anything to compute.",
+        counters.computing_steps,
+    )
+    yield counter(
+        "octavo_engine_step_time_seconds_total",
+        "How long the model took for them.",
+        counters.step_seconds,
+    )
     by_source: Labelled[float] = {
         ("computed",): counters.prompt_tokens_computed,
         ("cached",): counters.prompt_tokens_cached,

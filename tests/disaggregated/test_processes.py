@@ -108,6 +108,7 @@ async def test_decode_killed_in_mid_transfer(tiny_model: Path, tmp_path: Path) -
         await wait_until_nothing_is_held(prefill)
 
 
+@pytest.mark.slow  # tests/end_to_end/test_lifecycle.py does so with all of a service
 async def test_sigterm_lets_open_requests_finish(tiny_model: Path, tmp_path: Path) -> None:
     async with (
         worker_process("prefill", tiny_model, tmp_path, *SLOW_PREFILL) as prefill,

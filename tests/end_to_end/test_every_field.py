@@ -165,9 +165,11 @@ def test_in_process_cached_crowded_and_preempted(llama: Path, alone: list[Result
     ("way", "num_pairs"),
     [
         ("pulled", 1),
-        ("pulled", 2),
         ("local", 1),
-        *((way, n) for way in PREEMPTIONS for n in (1, 2)),
+        *((way, 1) for way in PREEMPTIONS),
+        ("swap", 2),
+        pytest.param("pulled", 2, marks=pytest.mark.slow),
+        pytest.param("recompute", 2, marks=pytest.mark.slow),
     ],
 )
 async def test_served_it_is_the_same(

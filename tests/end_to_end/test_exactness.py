@@ -61,8 +61,14 @@ async def check_every_situation(service: Deployment, matrix: Matrix, run: str) -
                 matrix.check(length, answer.token_ids, f"{run}, among 31 others")
 
 
-@pytest.mark.parametrize("transport", ["shared_memory", "bytes"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "transport"),
+    [
+        *((family, "shared_memory") for family in FAMILIES),
+        ("llama", "bytes"),
+        *(pytest.param(f, "bytes", marks=pytest.mark.slow) for f in FAMILIES if f != "llama"),
+    ],
+)
 async def test_every_family_is_exact_however_its_blocks_travel(
     matrices: dict[str, tuple[Path, Matrix]], family: str, transport: str
 ) -> None:
@@ -87,8 +93,14 @@ async def test_octavo_up_is_exact_with_short_tails_computed_by_the_decode_worker
         assert worker.counters.prompt_tokens_computed > earlier.counters.prompt_tokens_computed
 
 
-@pytest.mark.parametrize("preemption", ["recompute", "swap"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "preemption"),
+    [
+        *((family, "recompute") for family in FAMILIES),
+        ("llama", "swap"),
+        *(pytest.param(f, "swap", marks=pytest.mark.slow) for f in FAMILIES if f != "llama"),
+    ],
+)
 async def test_preempted_sequences_are_exact(
     matrices: dict[str, tuple[Path, Matrix]], family: str, preemption: str
 ) -> None:

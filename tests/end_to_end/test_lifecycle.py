@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from asyncio.subprocess import PIPE
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -52,14 +53,16 @@ def check_nothing_left(service: Service, processes: list[psutil.Process], folder
 
 
 async def test_two_start_at_once_and_an_interrupt_leaves_no_process_socket_or_shared_memory(
-    llama: Path, tmp_path: Path
+    llama: Path,
 ) -> None:
     """Nobody says where, so both want the usual ports; Ctrl-C, with an embedded Redis each."""
-    folders = [tmp_path / "one", tmp_path / "other"]
     async with AsyncExitStack() as stack:
+        folders = []
+        for _ in range(2):  # short names: a unix socket's path has 107 bytes at most
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="up-"))
+            folders.append(Path(folder))
         starting = []
         for folder in folders:
-            folder.mkdir()
             env = POOL | {"TMPDIR": str(folder)}
             running = running_service(llama, *FLAGS, ports=(), env=env)
             starting.append(stack.enter_async_context(running))

@@ -46,7 +46,7 @@ async def router_with(
     )
     async with (
         running_router(config, model) as router,
-        grpc.aio.insecure_channel(f"127.0.0.1:{router.port}") as channel,
+        grpc.aio.insecure_channel(router.address) as channel,
     ):
         async with asyncio.timeout(20):
             workers = router.workers

@@ -185,6 +185,7 @@ def test_the_longest_sums_do_not_overflow(pack: Pack) -> None:
     torch.testing.assert_close(got, torch.tensor([[depth, -depth]]).float(), rtol=1e-3, atol=0)
 
 
+@pytest.mark.slow  # compiles everything anew
 def test_a_cpu_without_such_instructions_computes_the_same(tmp_path: Path) -> None:
     code = (
         "import sys, torch; from octavo.kernels.cpu import int4_linear, int8_linear;"
