@@ -61,9 +61,8 @@ class Octavo(Served):
         self._process: Process | None = None
         if address is None:
             octavo = [sys.executable, "-m", "octavo.cli.app", "up"]
-            # Several services start at once: no two may have the usual HTTP port.
-            command = [*octavo, "--model", str(model), "--address", self._address, *flags]
-            command += ["--http-address", "none"]
+            command = [*octavo, "--model", str(model), "--address", self._address]
+            command += ["--http-address", "none", *flags]
             log = log_dir / f"{self.name.replace(' ', '-')}.log"
             settings = (
                 PATIENCE | NO_GUESSES | {"OCTAVO_KV_CACHE_BYTES": str(KV_BYTES)} | (env or {})
