@@ -24,6 +24,8 @@ from octavo.engine.sequence import Sequence, Status
 from octavo.engine.swap_space import SwapSpace
 from octavo.sampling_params import BeamSearch
 
+POLICIES = ["recompute", "swap", "either"]
+
 
 @pytest.mark.parametrize("num_host_blocks", [0, 2, 8])
 def test_the_latest_arrival_gives_way_and_resumes_with_the_same_tokens(
@@ -94,7 +96,7 @@ def test_a_leased_sequence_is_no_victim_and_has_all_it_needs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("policy", ["recompute", "swap", "either"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_random_traffic_over_a_tiny_pool_always_ends(policy: str, seed: int) -> None:
     """Arrivals, cancels, pulls, leases; invariants hold after every step (see counting.py)."""
     has_weak_keys = seed % 2 == 1
@@ -122,7 +124,8 @@ def test_ten_thousand_random_requests() -> None:
     """pytest -m slow tests/engine/test_preemption.py"""
     num_requests = num_finished = seed = 0
     while num_requests < 10_000:
-        traffic = Traffic(random.Random(f"many/{seed}"), weak_key if seed % 2 else None)
+        key, policy = weak_key if seed % 2 else block_key, POLICIES[seed % 3]
+        traffic = Traffic(random.Random(f"many/{seed}"), key, policy)
         for _ in range(2000):
             traffic.act()
             step(traffic.scheduler, traffic.runner)
@@ -130,6 +133,7 @@ def test_ten_thousand_random_requests() -> None:
         traffic.drain()
         assert traffic.scheduler.pool.num_held == 0
         assert traffic.scheduler.roster.by_id == {} and traffic.scheduler.num_active == 0
+        assert traffic.swap is None or traffic.swap.pool.num_held == 0
         num_requests += traffic.scheduler.totals.requests
         num_finished += traffic.num_finished
         seed += 1
