@@ -1,8 +1,8 @@
 """Every field on SmolLM2-135M in float32: alone, crowded, through the split and preempted.
 
 Log-probabilities may differ by 1e-4: chunks of a prompt and rows of a batch round differently. So
-may, at temperature 3, a draw among 49,152 tokens where two stand next to each other: there the two
-must be as likely, and the rest of the output is not compared.
+may a draw among 49,152 tokens, where two of them stand next to each other in the order: there the
+two must be as likely, and the rest of the output is not compared.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from octavo.token_logprobs import TokenLogprob
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 CLOSE: dict[str, float] = {"rel": 1e-4, "abs": 1e-4}
-FLAT: dict[str, Any] = {"temperature": 3.0}
+MOST_TIES = 2
 PATIENCE_S = 300.0  # a step of many rows takes seconds on a busy machine
 
 
@@ -48,11 +48,17 @@ def alone(model: Path) -> list[Result]:
 
 
 def check_all(found: Sequence[Result], expected: Sequence[Result]) -> None:
-    flat = ALL.index(FLAT)
-    place = first_difference(found[flat].token_ids, expected[flat].token_ids)
-    if place is not None:
-        found, expected = ends_at(found, flat, place), ends_at(expected, flat, place)
-    check(found, expected, CLOSE)
+    """As `check`, but that up to MOST_TIES outputs may part where two tokens are as likely."""
+    pairs, num_ties = [], 0
+    for case, one, wanted in zip(ALL, found, expected, strict=True):
+        place = first_difference(one.token_ids, wanted.token_ids)
+        if place is not None and case.get("temperature", 1.0) > 0 and one.logprobs is not None:
+            print("as likely as another token:", case, "at", place)
+            num_ties += 1
+            one, wanted = parted(one, place), parted(wanted, place)
+        pairs.append((one, wanted))
+    check([one for one, _ in pairs], [wanted for _, wanted in pairs], CLOSE)
+    assert num_ties <= MOST_TIES
 
 
 def first_difference(found: Sequence[int], expected: Sequence[int]) -> int | None:
@@ -60,21 +66,19 @@ def first_difference(found: Sequence[int], expected: Sequence[int]) -> int | Non
     return next((place for place, (a, b) in pairs if a != b), None)
 
 
-def ends_at(results: Sequence[Result], flat: int, place: int) -> list[Result]:
-    """With the flat one's tokens before the place, and how likely the one there was."""
-    one = results[flat]
+def parted(one: Result, place: int) -> Result:
+    """Its tokens before the place, and how likely the one there was."""
     assert one.logprobs is not None
     drawn = one.logprobs[place]
     assert drawn is not None
     either = TokenLogprob(0, drawn.logprob, drawn.top)
-    cut = replace(
+    return replace(
         one,
         token_ids=one.token_ids[:place],
         text="",
         has_stopped=False,
         logprobs=[*one.logprobs[:place], either],
     )
-    return [*results[:flat], cut, *results[flat + 1 :]]
 
 
 def test_in_process_crowded_and_preempted(model: Path, alone: list[Result]) -> None:
