@@ -5,6 +5,8 @@ import json
 from octavo.rpc.channels import PUBLIC_MESSAGE_BYTES
 
 # Only what failed before its first message is tried again; what was refused for load is not.
+# CANCELLED, where the caller did not cancel, is gRPC's word for a call that came while a router's
+# server was closing: it reset the call before any of our code saw it.
 SERVICE_CONFIG = {
     "loadBalancingConfig": [{"round_robin": {}}],
     "methodConfig": [
@@ -15,7 +17,7 @@ SERVICE_CONFIG = {
                 "initialBackoff": "0.05s",
                 "maxBackoff": "1s",
                 "backoffMultiplier": 2,
-                "retryableStatusCodes": ["UNAVAILABLE"],
+                "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
             },
         }
     ],

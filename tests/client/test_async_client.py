@@ -11,7 +11,7 @@ import pytest
 
 from client.scripted_service import WORDS, ScriptedService
 from octavo.client import AsyncClient, FinishReason, OctavoError
-from octavo.rpc.errors import InvalidRequest, NoWorker, Overloaded
+from octavo.rpc.errors import InvalidRequest, NoWorker, Overloaded, RequestError
 
 
 @pytest.fixture
@@ -64,6 +64,22 @@ async def test_an_unavailable_service_is_tried_three_times(
     service.failures.extend(NoWorker("starting") for _ in range(2))
     assert len([delta async for delta in client.stream("Hi")]) == 4
     assert len(service.requests) == 6
+
+
+class Reset(RequestError):
+    """As a server that closes ends a call which it has just accepted."""
+
+    code = grpc.StatusCode.CANCELLED
+
+
+async def test_a_call_that_a_closing_server_reset_is_tried_again(
+    service: ScriptedService, client: AsyncClient
+) -> None:
+    service.failures.append(Reset("CANCELLED"))
+    assert (await client.generate("Hi")).token_ids == [1, 2, 3, 4]
+    service.failures.append(Reset("CANCELLED"))
+    assert len([delta async for delta in client.stream("Hi")]) == 4
+    assert len(service.requests) == 4
 
 
 async def test_after_three_attempts_the_last_error_is_told(
