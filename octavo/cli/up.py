@@ -38,7 +38,7 @@ from octavo.cli.display import (
     wait_for_file,
     wait_until_ready,
 )
-from octavo.cli.metrics_addresses import TARGETS, give_metrics_addresses, write_targets
+from octavo.cli.metrics_addresses import give_metrics_addresses, write_targets
 from octavo.cli.plan import CORE_BOARD, Plan
 from octavo.cli.up_config import UpConfig
 from octavo.registry.embedded import EmbeddedRedis
@@ -97,7 +97,7 @@ def folder_for(config: UpConfig) -> Iterator[Path]:
     """Where sockets and logs are; a private one ends with the block."""
     folder = config.run_dir or Path(tempfile.mkdtemp(prefix="octavo-"))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in (CORE_BOARD, ADDRESS_FILE, TARGETS):
+    for name in (CORE_BOARD, ADDRESS_FILE):
         (folder / name).unlink(missing_ok=True)  # it may tell of an earlier service
     try:
         yield folder
