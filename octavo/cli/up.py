@@ -12,7 +12,6 @@ All listen on unix sockets in a private folder; only routers have a port, too.
 import asyncio
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -43,6 +42,7 @@ from octavo.cli.plan import CORE_BOARD, Plan
 from octavo.cli.up_config import UpConfig
 from octavo.registry.embedded import EmbeddedRedis
 from octavo.registry.errors import EmbeddedRedisUnavailable
+from octavo.socket_folder import make_socket_folder
 
 
 def up(config: UpConfig) -> None:
@@ -95,7 +95,7 @@ async def run_up(config: UpConfig) -> None:
 @contextmanager
 def folder_for(config: UpConfig) -> Iterator[Path]:
     """Where sockets and logs are; a private one ends with the block."""
-    folder = config.run_dir or Path(tempfile.mkdtemp(prefix="octavo-"))
+    folder = config.run_dir or make_socket_folder("octavo-")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in (CORE_BOARD, ADDRESS_FILE):
         (folder / name).unlink(missing_ok=True)  # it may tell of an earlier service

@@ -8,6 +8,7 @@ from octavo.checkpoint.adapter_config import parse_adapters
 from octavo.logs import check_log_settings
 from octavo.router.config import check_address
 from octavo.rpc.exposure import check_host_port, is_address
+from octavo.socket_folder import check_socket_folder
 
 
 def setting(help_text: str, default: Any, **metadata: Any) -> Any:
@@ -65,5 +66,7 @@ class UpConfig:
             check_address(str(self.http_address))
         if is_address(self.metrics_address):
             check_host_port(str(self.metrics_address), "metrics_address")
+        if self.run_dir is not None:
+            check_socket_folder(self.run_dir, "run_dir")
         if self.routers > 1 and (self.address or "").startswith("unix:"):
             raise ValueError(f"routers must be 1 at {self.address}: only a port can be shared")

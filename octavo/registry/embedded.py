@@ -14,13 +14,13 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from octavo.registry.connection import BACKGROUND, RedisConnection, RedisSettings, open_redis
 from octavo.registry.errors import EmbeddedRedisUnavailable, RegistryError
+from octavo.socket_folder import make_socket_folder
 
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 3.0
@@ -64,7 +64,7 @@ class EmbeddedRedis:
         self._max_memory_bytes = max_memory_bytes
         self._password = secrets.token_urlsafe(24)
         self._process: asyncio.subprocess.Process | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
 
     @property
     def url(self) -> str:
@@ -86,7 +86,7 @@ class EmbeddedRedis:
 
     async def __aenter__(self) -> Self:
         binary = self._binary or find_redis_server()
-        self._folder = tempfile.TemporaryDirectory(prefix="octavo-redis-")  # mode 0700
+        self._folder = make_socket_folder("octavo-redis-")
         try:
             await self._start(binary)
             await self._wait_until_pong()
@@ -106,7 +106,7 @@ class EmbeddedRedis:
     def _path(self, name: str) -> Path:
         if self._folder is None:
             raise RuntimeError("this Redis is not running")
-        return Path(self._folder.name) / name
+        return self._folder / name
 
     async def _start(self, binary: Path) -> None:
         """The configuration goes in by stdin: a password has no place in a list of processes."""
@@ -172,7 +172,7 @@ class EmbeddedRedis:
                 process.kill()
                 await process.wait()
         if self._folder is not None:
-            self._folder.cleanup()
+            shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
 
