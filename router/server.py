@@ -126,7 +126,7 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             log_prompts=config.log_prompts,
         )
         keys = KeyRing(config.api_key_file) if config.api_key_file else None
-        fleet = FleetServicer(model.name, workers, generator, admission)
+        fleet = FleetServicer(model.name, workers, generator, inference.counts)
         services = Services(inference, adapters, fleet)
         server, address = await open_grpc(config, services, keys, stack)
         tasks.start(_report_readiness(server, workers))
