@@ -1,7 +1,6 @@
-"""What a router's requests are and add up to: those that run, and sums over all since its start.
+"""A router's requests: those that run, how the others ended, and what was found of their prompts.
 
-Nothing is added up per token: a request that runs is looked at when somebody asks, and joins the
-sums at its end.
+A request that runs is looked at when somebody asks, and joins the sums at its end.
 """
 
 import time
@@ -13,17 +12,14 @@ from octavo.router.request import Request
 from octavo.router.run import Run
 from octavo.router.sample import Sample
 
+OUTCOMES = ("completed", "failed", "cancelled")
+
 
 @dataclass(slots=True)
 class Sums:
-    """Over requests; tokens as a request's usage tells them."""
+    """Over requests; tokens of those with a first token, as a request's usage tells them."""
 
     requests: int = 0
-    completed: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    prompt_tokens: int = 0  # of requests with a first token
-    completion_tokens: int = 0
     cached_prompt_tokens: int = 0
     transferred_prompt_tokens: int = 0
     cached_on_prefill_worker: int = 0
@@ -60,8 +56,6 @@ class Running:
         moved = report.moved(num_prompt, 1 + max(num_output - len(self.samples), 0))
         return Sums(
             requests=1,
-            prompt_tokens=num_prompt,
-            completion_tokens=num_output,
             cached_prompt_tokens=report.cached_prompt_tokens,
             transferred_prompt_tokens=moved.transferred,
             cached_on_prefill_worker=moved.cached_on_prefill_worker,
@@ -70,11 +64,11 @@ class Running:
 
 
 class Activity:
-    """Owner of the list of running requests and of the sums."""
+    """Owner of the list of running requests, and of the sums over those that ended."""
 
     def __init__(self) -> None:
         self._running: dict[Running, None] = {}  # the oldest first
-        self._ended = Sums()
+        self.ended = {outcome: Sums() for outcome in OUTCOMES}
 
     @property
     def running(self) -> list[Running]:
@@ -96,13 +90,11 @@ class Activity:
             if running.run.report.ended_at is not None:
                 outcome = "completed"  # whoever leaves after the last reply missed nothing
             del self._running[running]
-            self._ended.add(running.sums())
-            setattr(self._ended, outcome, getattr(self._ended, outcome) + 1)
+            self.ended[outcome].add(running.sums())
 
     def sums(self) -> Sums:
         """Since the start, those that run included."""
         sums = Sums()
-        sums.add(self._ended)
-        for running in self._running:
-            sums.add(running.sums())
+        for each in (*self.ended.values(), *map(Running.sums, self._running)):
+            sums.add(each)
         return sums

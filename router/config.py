@@ -47,6 +47,10 @@ class RouterConfig:
         "Where Prometheus reads, as host:port; default: /metrics of the HTTP port alone.",
         default=None,
     )
+    metrics_address_file: Path | None = setting(
+        "Write where that is here, once it is open.",
+        default=None,
+    )
     private_address: str | None = setting(
         "One more address to listen on, where this router alone is reached.",
         default=None,

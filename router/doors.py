@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from octavo.router.config import RouterConfig, split_addresses
-from octavo.rpc.listening import CannotListen, first_to_share
+from octavo.rpc.listening import CannotListen, first_to_share, write_whole
 
 Door = TypeVar("Door")
 
@@ -49,7 +49,5 @@ def with_port(address: str, port: int) -> str:
 
 
 def write_addresses(file: Path, grpc: str, http: str | None) -> None:
-    """Say where this router listens, all at once: a reader finds the whole file or none."""
-    draft = file.with_suffix(".part")
-    draft.write_text(json.dumps({"grpc": grpc, "http": http}) + "\n")
-    draft.replace(file)
+    """Say where this router listens."""
+    write_whole(file, json.dumps({"grpc": grpc, "http": http}) + "\n")

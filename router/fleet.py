@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import grpc
 
@@ -11,9 +12,9 @@ from octavo.inference.v1 import fleet_pb2, fleet_pb2_grpc
 from octavo.internal.v1alpha1 import worker_pb2
 from octavo.registry.records import new_epoch
 from octavo.router.activity import Running
-from octavo.router.admission import Admission
 from octavo.router.connection import Connection
 from octavo.router.generation import Generator
+from octavo.router.request_counts import RequestCounts
 from octavo.router.worker import Leg, Role, Worker, WorkerFacts
 from octavo.router.workers import Workers
 from octavo.rpc.durations import duration
@@ -48,12 +49,12 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     """Asks the workers when it is asked, never before."""
 
     def __init__(
-        self, model: str, workers: Workers, generator: Generator, admission: Admission
+        self, model: str, workers: Workers, generator: Generator, counts: RequestCounts
     ) -> None:
         self._model = model
         self._workers = workers
         self._generator = generator
-        self._admission = admission
+        self._counts = counts
         self._epoch = new_epoch()
         self._started_at = time.monotonic()
         self._asking = asyncio.Lock()
@@ -88,10 +89,14 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
             return self._described
 
     def _router(self) -> fleet_pb2.Router:
-        sums = self._generator.activity.sums()
-        counters = fleet_pb2.RequestCounters(refused=self._admission.num_refused)
-        for name in sums.__slots__:
-            setattr(counters, name, getattr(sums, name))
+        activity, admission = self._generator.activity, self._generator.admission
+        counters = fleet_pb2.RequestCounters(
+            refused=admission.num_refused,
+            prompt_tokens=self._counts.prompt_tokens,
+            completion_tokens=self._counts.generated_tokens,
+            **{outcome: sums.requests for outcome, sums in activity.ended.items()},
+            **asdict(activity.sums()),
+        )
         return fleet_pb2.Router(
             epoch=self._epoch,
             version=__version__,
@@ -99,7 +104,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
             uptime=duration(time.monotonic() - self._started_at),
             is_ready=self._workers.is_ready,
             running_requests=self._generator.num_running,
-            queued_prompt_tokens=self._admission.num_queued_tokens,
+            queued_prompt_tokens=admission.num_queued_tokens,
             counters=counters,
         )
 

@@ -96,6 +96,7 @@ class RouterMetrics(Collector):
 
     def _tokens(self, families: Families) -> Iterator[Metric]:
         counts, counter = self.requests, families.counter
+        completed = self.generator.activity.ended["completed"]
         yield counter(
             "vllm:prompt_tokens_total",
             "Prompt tokens of requests that got a first token.",
@@ -104,15 +105,15 @@ class RouterMetrics(Collector):
         yield counter(
             "vllm:prompt_tokens_cached_total",
             "Of requests that ended well: found in the cache of whoever computed the prompt.",
-            counts.cached_prompt_tokens,
+            completed.cached_prompt_tokens,
         )
         yield counter(
             "octavo_prompt_tokens_by_source_total",
             "Prompt tokens of requests that ended well by where a worker got their KV ready.",
             {
-                ("prefill_worker_cache",): counts.cached_on_prefill_worker,
-                ("decode_worker_cache",): counts.cached_on_decode_worker,
-                ("transfer",): counts.transferred_prompt_tokens,
+                ("prefill_worker_cache",): completed.cached_on_prefill_worker,
+                ("decode_worker_cache",): completed.cached_on_decode_worker,
+                ("transfer",): completed.transferred_prompt_tokens,
             },
             ("source",),
         )

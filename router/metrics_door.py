@@ -18,5 +18,7 @@ def open_metrics(
     """
     if config.metrics_address is None or not config.serves_metrics:
         return None
-    serving = running_metrics(registry, config.metrics_address, config.metrics_tls)
+    serving = running_metrics(
+        registry, config.metrics_address, config.metrics_tls, config.metrics_address_file
+    )
     return stack.enter_context(serving)

@@ -42,11 +42,7 @@ class RequestCounts:
         self.finished: dict[str, int] = dict.fromkeys(FINISH_REASONS, 0)  # samples
         self.prompt_tokens = 0  # of requests that got a first token
         self.generated_tokens = 0
-        self.cached_prompt_tokens = 0  # of requests that ended well, as all that follows
-        self.cached_on_prefill_worker = 0
-        self.cached_on_decode_worker = 0
-        self.transferred_prompt_tokens = 0
-        self.times = RequestTimes()
+        self.times = RequestTimes()  # of requests that ended well, as all that follows
         self.prompt_lengths = Histogram(TOKENS)
         self.output_lengths = Histogram(TOKENS)
 
@@ -66,11 +62,6 @@ class RequestCounts:
             self._completed(reply.completed)
 
     def _completed(self, completed: Completed) -> None:
-        moved = completed.moved
-        self.cached_prompt_tokens += completed.report.cached_prompt_tokens
-        self.cached_on_prefill_worker += moved.cached_on_prefill_worker
-        self.cached_on_decode_worker += moved.cached_on_decode_worker
-        self.transferred_prompt_tokens += moved.transferred
         self.prompt_lengths.add(completed.num_prompt_tokens)
         self.output_lengths.add(completed.num_output_tokens)
         times, report = self.times, completed.report

@@ -126,16 +126,16 @@ async def running_router(config: RouterConfig, model: ServedModel) -> AsyncItera
             log_prompts=config.log_prompts,
         )
         keys = KeyRing(config.api_key_file) if config.api_key_file else None
-        fleet = FleetServicer(model.name, workers, generator, admission)
+        fleet = FleetServicer(model.name, workers, generator, inference.counts)
         services = Services(inference, adapters, fleet)
         server, address = await open_grpc(config, services, keys, stack)
-        tasks.start(_report_readiness(server, workers))
         metrics = RouterMetrics(
             model.name, inference.counts, generator, workers, grammars.counters, index
         )
         registry = registry_of(metrics)
         http = await open_http(config, HttpParts(inference, server, keys, registry), stack)
         metrics_port = open_metrics(config, registry, stack)
+        tasks.start(_report_readiness(server, workers))
         if config.address_file is not None:
             write_addresses(config.address_file, address, http.address if http else None)
         yield Router(server, address, workers, admission, generator, http, metrics_port)

@@ -21,7 +21,7 @@ class Child:
     log: Path
     env: dict[str, str] = field(default_factory=dict)
     cores: tuple[int, ...] = ()
-    metrics_address: str = NO_ADDRESS
+    metrics_address: str = NO_ADDRESS  # until it has told another one
     _process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:

@@ -10,6 +10,7 @@ from octavo.checkpoint.adapter_config import parse_adapters
 from octavo.cli.addresses import ADDRESS_FILE, Addresses, choose_address, socket_address
 from octavo.cli.child import Child
 from octavo.cli.gpus import count_gpus, gpu_environment
+from octavo.cli.metrics_addresses import SUFFIX, metrics_arguments
 from octavo.cli.up_config import UpConfig
 from octavo.engine.core_set import (
     CoreSet,
@@ -42,6 +43,7 @@ class Plan:
         for index, (name, cores) in enumerate(zip(names, shares, strict=True)):
             arguments = [f"{name.partition('-')[0]}-worker", *self._worker_arguments(name)]
             arguments += core_arguments(self.config, shares, cores, self.folder)
+            arguments += self._metrics_arguments(index, name)
             env = self._environment() | gpu_environment(index, len(names), num_gpus)
             children.append(Child(name, arguments, self._log(name), env, cores))
         return children
@@ -85,6 +87,8 @@ class Plan:
         arguments += ["--private-address", socket_address(self.folder, name)]
         arguments += [] if is_alone else ["--shares-port"]
         arguments += self._router_arguments()
+        num_workers = self.config.prefill_workers + self.config.decode_workers
+        arguments += self._metrics_arguments(num_workers + index, name)
         return Child(name, arguments, self._log(name), self._environment())
 
     def _router_arguments(self) -> list[str]:
@@ -96,6 +100,10 @@ class Plan:
                 arguments += [f"--{role}-address", socket_address(self.folder, name)]
         arguments += ["--cache-secret-file", str(self.folder / "cache-secret")]
         return arguments + self._lora_root()
+
+    def _metrics_arguments(self, number: int, name: str) -> list[str]:
+        file = self.folder / f"{name}{SUFFIX}"
+        return metrics_arguments(self.config.metrics_address, number, file)
 
     def _lora_root(self) -> list[str]:
         root = self.config.lora_root

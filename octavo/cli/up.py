@@ -37,7 +37,7 @@ from octavo.cli.display import (
     wait_for_file,
     wait_until_ready,
 )
-from octavo.cli.metrics_addresses import give_metrics_addresses, write_targets
+from octavo.cli.metrics_addresses import SUFFIX, TARGETS, read_metrics_addresses
 from octavo.cli.plan import CORE_BOARD, Plan
 from octavo.cli.up_config import UpConfig
 from octavo.registry.embedded import EmbeddedRedis
@@ -70,19 +70,15 @@ async def run_up(config: UpConfig) -> None:
         plan = Plan(config, model, folder, redis_url)
         crew = await stack.enter_async_context(Crew(config.grace_s))
         async with asyncio.timeout(config.start_timeout_s):
-            children = [*plan.workers(), plan.first_router(http_address)]
-            give_metrics_addresses(children, config.metrics_address)
-            await crew.start(children)
+            await crew.start([*plan.workers(), plan.first_router(http_address)])
             if not await crew.wait_for(wait_for_file(plan.address_file), stop):
                 return
             addresses = Addresses.read(plan.address_file)
-            others = plan.other_routers(addresses)
-            give_metrics_addresses(others, config.metrics_address, len(children))
-            await crew.start(others)
-            write_targets(folder, crew.children)
+            await crew.start(plan.other_routers(addresses))
             sockets = {child.name: socket_address(folder, child.name) for child in crew.children}
             if not await crew.wait_for(wait_until_ready(config.model, sockets), stop):
                 return
+        read_metrics_addresses(folder, crew.children)
         show_ready(Path(config.model).name, crew.children, redis_url, addresses)
         waited, found = time.perf_counter() - started, resolved - started
         console.print(f"ready after {waited:.1f} s ({found:.1f} s of it to find the model)")
@@ -97,8 +93,9 @@ def folder_for(config: UpConfig) -> Iterator[Path]:
     """Where sockets and logs are; a private one ends with the block."""
     folder = config.run_dir or make_socket_folder("octavo-")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in (CORE_BOARD, ADDRESS_FILE):
-        (folder / name).unlink(missing_ok=True)  # it may tell of an earlier service
+    names = (CORE_BOARD, ADDRESS_FILE, TARGETS)
+    for file in (*(folder / name for name in names), *folder.glob(f"*{SUFFIX}")):
+        file.unlink(missing_ok=True)  # it may tell of an earlier service
     try:
         yield folder
     finally:

@@ -10,6 +10,7 @@ import socketserver
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -17,6 +18,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from octavo.metrics.registry import PLAIN_TEXT
 from octavo.rpc.exposure import is_local
+from octavo.rpc.listening import write_whole
 from octavo.rpc.tls import TlsFiles
 
 if TYPE_CHECKING:
@@ -32,17 +34,22 @@ CLOSE_S = 0.1
 
 @contextmanager
 def running_metrics(
-    registry: CollectorRegistry, address: str, tls: TlsFiles | None = None
+    registry: CollectorRegistry,
+    address: str,
+    tls: TlsFiles | None = None,
+    address_file: Path | None = None,
 ) -> Iterator[int]:
     """Serve inside the block; yields the port.
 
-    address: host:port, as "127.0.0.1:9464" or "[::]:9464".
+    address: host:port, as "127.0.0.1:9464" or "[::]:9464"; port 0 takes a free one.
+    address_file: is to tell where that is.
 
     Raises:
         OSError: naming the address, which cannot be bound.
         ValueError: the files of `tls` cannot be used.
     """
     server = _listen(registry, address)
+    address = f"{address.rpartition(':')[0]}:{server.server_port}"
     if tls is None and not is_local(address):
         logger.warning("metrics at %s are open to the network without encryption", address)
     if tls is not None:
@@ -55,6 +62,8 @@ def running_metrics(
     ).start()
     logger.info("metrics at %s", address)
     try:
+        if address_file is not None:
+            write_whole(address_file, address)
         yield server.server_port
     finally:
         server.shutdown()

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 BACKLOG = 2048
 
@@ -51,3 +52,10 @@ def first_to_share(address: str) -> Iterator[None]:
     with open_listener(address, shares_port=False) as claim:
         claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         yield
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write all at once: a reader finds the whole file or none."""
+    draft = file.with_name(f"{file.name}.part")
+    draft.write_text(text)
+    draft.replace(file)

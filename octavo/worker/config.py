@@ -31,6 +31,9 @@ class WorkerConfig:
     metrics_address: str | None = field(
         default=None, metadata={"help": "Where Prometheus reads, as host:port; default: nowhere."}
     )
+    metrics_address_file: Path | None = field(
+        default=None, metadata={"help": "Write where that is here, once it is open."}
+    )
     advertise_address: str | None = field(
         default=None, metadata={"help": "Where others reach it; default: listen_address."}
     )

@@ -45,7 +45,12 @@ class WorkerMetrics(Collector):
         """Serve inside the block, if that is wanted; yields the port."""
         if config.metrics_address is None or not config.serves_metrics:
             return nullcontext()
-        return running_metrics(registry_of(self), config.metrics_address, config.internal_tls)
+        return running_metrics(
+            registry_of(self),
+            config.metrics_address,
+            config.internal_tls,
+            config.metrics_address_file,
+        )
 
     def collect(self) -> Iterator[Metric]:
         role = "decode" if self._is_decode else "prefill"

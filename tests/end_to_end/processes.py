@@ -77,6 +77,7 @@ async def running_processes(
     config = UpConfig(
         model=str(model),
         address=address,
+        metrics_address="none",
         prefill_workers=num_pairs,
         decode_workers=num_pairs,
         dtype="float32",

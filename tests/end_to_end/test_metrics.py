@@ -1,14 +1,13 @@
 """`octavo up` as Prometheus meets it: a target a process, found by the file that it writes."""
 
+import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
 from end_to_end.prompts import GREEDY, prompt_of
 from metrics.figures import Scrape, documented
-from octavo.cli.child import Child
-from octavo.cli.metrics_addresses import TARGETS, give_metrics_addresses, write_targets
+from octavo.cli.metrics_addresses import TARGETS
 from octavo.client import AsyncClient
 from service import Service
 
@@ -17,6 +16,9 @@ in_session = pytest.mark.asyncio(loop_scope="session")
 
 @in_session
 async def test_every_process_tells_what_it_did(one_pair: Service) -> None:
+    async with asyncio.timeout(10):
+        while not (one_pair.run_dir / TARGETS).exists():
+            await asyncio.sleep(0.02)
     targets = json.loads((one_pair.run_dir / TARGETS).read_text())
     urls = {each["labels"]["process"]: f"http://{each['targets'][0]}/metrics" for each in targets}
     assert urls.keys() == {"prefill-0", "decode-0", "router"}
@@ -52,25 +54,3 @@ async def test_every_process_tells_what_it_did(one_pair: Service) -> None:
     assert door.value("vllm:prompt_tokens_total") == after["router"].value(
         "vllm:prompt_tokens_total"
     )
-
-
-@pytest.mark.parametrize("asked", [None, "none", "127.0.0.1:9464", "[::1]:9464"])
-def test_each_process_gets_an_address_of_its_own(asked: str | None, tmp_path: Path) -> None:
-    children = [
-        Child(name, ["role"], tmp_path / name) for name in ("prefill-0", "decode-0", "router")
-    ]
-    (tmp_path / TARGETS).write_text("of an earlier service")
-    give_metrics_addresses(children[:2], asked)
-    give_metrics_addresses(children[2:], asked, num_before=2)
-    write_targets(tmp_path, children)
-    addresses = [child.metrics_address for child in children]
-    assert [c.arguments for c in children] == [["role", "--metrics-address", a] for a in addresses]
-    if asked == "none":
-        assert addresses == ["none"] * 3 and not (tmp_path / TARGETS).exists()
-        return
-    assert len(set(addresses)) == 3
-    if asked is not None:
-        host = asked.rpartition(":")[0]
-        assert addresses == [f"{host}:{port}" for port in (9464, 9465, 9466)]
-    targets = json.loads((tmp_path / TARGETS).read_text())
-    assert [each["targets"] for each in targets] == [[address] for address in addresses]

@@ -1,56 +1,16 @@
-"""The engine on its thread: streams, leases, calls, load, cache changes, and death."""
+"""The engine on its thread: streams, leases, calls, load and cache changes."""
 
 import asyncio
-import threading
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
-import torch
 
-from checkpoints import scripted
-from engine.counting import CountingRunner, make_scheduler, make_sequence
+from engine.conftest import TIMEOUT_S, HeldRunner, collect, num_held
+from engine.counting import CountingRunner, make_sequence
 from octavo.block_key import BlockKey
-from octavo.checkpoint.config import ModelConfig, load_config
 from octavo.engine import loop as loop_module
 from octavo.engine.cores import AnyCore
-from octavo.engine.engine import Engine
-from octavo.engine.errors import EngineDied, InvalidLogits
-from octavo.engine.kv_cache import KVCache, KVLayout
-from octavo.engine.loop import EngineLoop
-from octavo.engine.sequence import Sequence, SequenceOutput
-from octavo.engine.step_plan import StepPlan
-
-TIMEOUT_S = 10
-
-
-@pytest.fixture(scope="module")
-def model_config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
-    return load_config(scripted(tmp_path_factory.mktemp("scripted") / "model", {3: 4}))
-
-
-@pytest.fixture
-def make_loop(model_config: ModelConfig) -> Callable[..., EngineLoop]:
-    def make(
-        runner: CountingRunner | None = None, num_blocks: int = 16, **on: object
-    ) -> EngineLoop:
-        layout = KVLayout("float32", 1, 1, 8, 4, "")
-        cache = KVCache(layout, num_blocks, torch.device("cpu"))
-        scheduler = make_scheduler(num_blocks, max_num_batched_tokens=8)
-        engine = Engine(scheduler, runner or CountingRunner(), cache, model_config)
-        return EngineLoop(engine, **on)  # type: ignore[arg-type]
-
-    return make
-
-
-async def collect(loop: EngineLoop, seq: Sequence) -> list[SequenceOutput]:
-    async with asyncio.timeout(TIMEOUT_S), loop.lease(seq) as stream:
-        return [output async for output in stream]
-
-
-async def num_held(loop: EngineLoop) -> int:
-    return await loop.call(lambda: loop._engine.scheduler.pool.num_held)
 
 
 async def test_streams_of_one_batch_end_each_with_its_own_tokens(make_loop) -> None:
@@ -197,20 +157,6 @@ async def test_an_engine_whose_work_is_blocked_still_shows_steps(make_loop) -> N
             await loop.load_change()
 
 
-class HeldRunner(CountingRunner):
-    """Blocks in its first step until `let_go`, as a kernel that hangs would."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_held = threading.Event()
-        self.let_go = threading.Event()
-
-    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
-        self.is_held.set()
-        assert self.let_go.wait(TIMEOUT_S)
-        return super().execute(plan)
-
-
 async def test_work_shows_in_the_load_before_its_first_step_ends(make_loop) -> None:
     runner = HeldRunner()
     seq = make_sequence("a", [3] * 6)
@@ -230,78 +176,3 @@ async def test_admission_is_told_before_the_step_ends(make_loop, kind: str) -> N
         assert len(admitted.block_ids) == 2 and admitted.num_cached_tokens == 0
         runner.let_go.set()
         loop.post(partial(loop._engine.scheduler.end_pull, "a"))
-
-
-class FailingRunner(CountingRunner):
-    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
-        raise MemoryError("no room for activations")
-
-
-async def test_when_the_engine_dies_every_stream_and_call_says_so(make_loop) -> None:
-    async with make_loop(FailingRunner()) as loop:
-        seqs = [make_sequence(seq_id, [3]) for seq_id in "ab"]
-        ends = await asyncio.gather(*(collect(loop, s) for s in seqs), return_exceptions=True)
-        assert all(isinstance(end, EngineDied) for end in ends)
-        assert "MemoryError: no room for activations" in str(ends[0])
-        assert loop.failed.is_set()
-        with pytest.raises(EngineDied):
-            await loop.call(lambda: None)
-        with pytest.raises(EngineDied):
-            await collect(loop, make_sequence("c", [3]))
-
-
-async def test_a_call_that_waits_when_the_engine_dies_raises(make_loop) -> None:
-    async with make_loop() as loop, asyncio.timeout(TIMEOUT_S):
-        loop.post(lambda: (_ for _ in ()).throw(RuntimeError("posted")))  # type: ignore[arg-type]
-        with pytest.raises(EngineDied):
-            await loop.call(lambda: None)
-
-
-class PoisonedRunner(CountingRunner):
-    def execute(self, plan: StepPlan) -> list[int | InvalidLogits]:
-        token_ids = super().execute(plan)
-        is_bad = [seq.seq_id == "bad" for seq in plan.sampled]
-        return [
-            InvalidLogits("the greatest logit of sequence bad is nan") if bad else token_id
-            for bad, token_id in zip(is_bad, token_ids, strict=True)
-        ]
-
-
-async def test_invalid_logits_end_one_stream_and_not_its_neighbour(make_loop) -> None:
-    async with make_loop(PoisonedRunner()) as loop:
-        good, bad = await asyncio.gather(
-            collect(loop, make_sequence("good", [3])),
-            collect(loop, make_sequence("bad", [4])),
-            return_exceptions=True,
-        )
-        assert isinstance(bad, InvalidLogits)
-        assert len(good) == 4
-        assert await num_held(loop) == 0
-
-
-async def test_closing_the_loop_ends_what_still_runs(make_loop) -> None:
-    async with make_loop() as loop:
-        stream_context = loop.lease(make_sequence("a", [3] * 6, is_pulled=True))
-        stream = await stream_context.__aenter__()
-        await anext(stream)
-    with pytest.raises(EngineDied, match="closed"):
-        await anext(stream)
-    await stream_context.__aexit__(None, None, None)
-
-
-async def test_a_step_that_hangs_does_not_keep_the_loop_from_closing(
-    make_loop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(loop_module, "STOP_TIMEOUT_S", 0.2)
-    runner = HeldRunner()
-    async with asyncio.timeout(TIMEOUT_S):
-        async with make_loop(runner) as loop:
-            stream_context = loop.lease(make_sequence("a", [3] * 6))
-            stream = await stream_context.__aenter__()
-            await asyncio.to_thread(runner.is_held.wait, TIMEOUT_S)
-        with pytest.raises(EngineDied, match="closed"):
-            await anext(stream)
-        await stream_context.__aexit__(None, None, None)
-        assert "did not end within 0.2 s" in caplog.text
-        runner.let_go.set()
-        await asyncio.to_thread(loop._thread.join)

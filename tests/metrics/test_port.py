@@ -109,6 +109,16 @@ async def test_readers_that_say_nothing_hold_up_nobody(
             each.close()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_who_takes_a_free_port_tells_which_in_a_file(
+    registry: CollectorRegistry, tmp_path: Path, host: str
+) -> None:
+    file = tmp_path / "router-0.metrics-address"
+    with running_metrics(registry, f"{host}:0", address_file=file) as port:
+        assert file.read_text() == f"{host}:{port}" != f"{host}:0"
+        assert list(tmp_path.iterdir()) == [file]
+
+
 def test_a_taken_address_is_named(registry: CollectorRegistry) -> None:
     with (
         running_metrics(registry, LOOPBACK) as port,

@@ -167,6 +167,31 @@ async def test_requests_count_by_how_they_ended(start_fleet: Any) -> None:
         assert (counters.prompt_tokens, counters.completion_tokens) == (200, 8)
 
 
+async def test_what_was_found_of_a_prompt_counts_however_its_request_ends(
+    start_fleet: Any,
+) -> None:
+    def found(reply: fleet_pb2.GetFleetResponse) -> tuple[int, int, int]:
+        told = reply.router.counters
+        on_workers = told.cached_on_prefill_worker, told.cached_on_decode_worker
+        return told.cached_prompt_tokens, *on_workers
+
+    async with start_fleet([5, 6, 7, EOS]) as fleet:
+        fleet.prefill.cached_prompt_tokens, fleet.decode.cached_prompt_tokens = 48, 16
+        may_go_on = fleet.decode.hold_before(2)
+        leaving = asyncio.create_task(fleet.stream(LONG))
+        reply = await until(fleet, lambda told: told.router.counters.completion_tokens == 2)
+        assert found(reply) == (48, 48, 16)
+        leaving.cancel()
+        reply = await until(fleet, lambda told: told.router.counters.cancelled == 1)
+        assert found(reply) == (48, 48, 16)
+        may_go_on.set()
+        await fleet.stream(LONG)
+        reply = await until(fleet, lambda told: told.router.counters.completed == 1)
+        assert found(reply) == (96, 96, 32)
+        completed = fleet.router.generator.activity.ended["completed"]
+        assert completed.cached_prompt_tokens == 48, "what Prometheus is told"
+
+
 async def test_the_list_is_bounded(start_fleet: Any) -> None:
     async with start_fleet([5, EOS], wait_ready=False) as fleet:
         with pytest.raises(grpc.aio.AioRpcError) as error:
