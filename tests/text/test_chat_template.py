@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.text.chat import ChatError
 from octavo.text.chat_template import ChatTemplateError
 from octavo.text.tokenizer import Tokenizer
 from text.chat_templates import HERMES_CHAT, LLAMA3_CHAT, PARTS_CHAT
+from text.examples import examples
 from text.vocabularies import CHATML, byte_level, metaspace
 from text.weather_chat import CALL, CONVERSATION, FUNCTION, TOOLS
 
@@ -265,7 +266,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     arguments=st.dictionaries(st.text(max_size=5), JSON, max_size=3), content=st.text(max_size=20)
 )

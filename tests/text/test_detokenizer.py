@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.text.detokenizer import REPLACEMENT
 from octavo.text.tokenizer import Tokenizer
+from text.examples import examples
 from text.vocabularies import SPACE
 
 EMOJI = "\N{GRINNING FACE}\N{PARTY POPPER}"
@@ -37,7 +38,7 @@ def run(tokenizer: Tokenizer, data: bytes) -> list[int]:
     return ids(tokenizer, *(f"<0x{byte:02X}>" for byte in data))
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(data=st.data(), skip=st.booleans())
 def test_any_byte_level_tokens_stream_to_their_decode(
     byte_level_tokenizer: Tokenizer, data: st.DataObject, skip: bool
@@ -50,7 +51,7 @@ def test_any_byte_level_tokens_stream_to_their_decode(
     assert streamed == expected(byte_level_tokenizer, prompt, output, skip)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(data=st.data())
 def test_tokens_that_come_together_give_the_text_of_single_ones(
     byte_level_tokenizer: Tokenizer,
@@ -72,7 +73,7 @@ def test_tokens_that_come_together_give_the_text_of_single_ones(
     assert together.flush() == single.flush()
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(text=st.text(max_size=40), prompt=st.text(max_size=10))
 def test_no_delta_of_encoded_text_has_half_a_character(
     byte_level_tokenizer: Tokenizer, metaspace_tokenizer: Tokenizer, text: str, prompt: str
@@ -86,7 +87,7 @@ def test_no_delta_of_encoded_text_has_half_a_character(
         assert REPLACEMENT not in "".join(pieces)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(data=st.data(), skip=st.booleans())
 def test_metaspace_tokens_with_whole_characters_stream_to_their_decode(
     metaspace_tokenizer: Tokenizer, data: st.DataObject, skip: bool

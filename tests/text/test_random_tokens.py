@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
@@ -18,6 +18,7 @@ from octavo.sampling_params import SamplingParams
 from octavo.text.detokenizer import REPLACEMENT
 from octavo.text.output import TextOutput
 from octavo.text.tokenizer import Tokenizer
+from text.examples import examples
 from text.vocabularies import (
     SPACE,
     TEXT,
@@ -75,7 +76,7 @@ def characters(run: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(data=st.data(), skip=st.booleans())
 def test_any_tokens_stream_to_their_decode(
     tokenizers: dict[str, Tokenizer], name: str, data: st.DataObject, skip: bool
@@ -98,7 +99,7 @@ def test_any_tokens_stream_to_their_decode(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(data=st.data())
 def test_no_piece_is_taken_back_or_held_for_more_than_three_tokens(
     tokenizers: dict[str, Tokenizer], name: str, data: st.DataObject
@@ -137,7 +138,7 @@ def check_together(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(data=st.data(), skip=st.booleans())
 def test_any_tokens_that_come_together_give_the_text_of_single_ones(
     tokenizers: dict[str, Tokenizer], name: str, data: st.DataObject, skip: bool
@@ -188,7 +189,7 @@ def sentence_piece(
     return processor, Tokenizer.load(folder)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(data=st.data())
 def test_any_tokens_stream_to_what_sentence_piece_decodes(
     sentence_piece: tuple[sentencepiece.SentencePieceProcessor, Tokenizer], data: st.DataObject
@@ -201,7 +202,7 @@ def test_any_tokens_stream_to_what_sentence_piece_decodes(
     assert "".join(deltas(tokenizer, prompt, output)) == whole[len(before) :]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(data=st.data())
 def test_tokens_of_sentence_piece_that_come_together_give_the_text_of_single_ones(
     sentence_piece: tuple[sentencepiece.SentencePieceProcessor, Tokenizer], data: st.DataObject
@@ -212,7 +213,7 @@ def test_tokens_of_sentence_piece_that_come_together_give_the_text_of_single_one
     check_together(tokenizer, processor.encode("words"), output, True, data)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(text=st.text(max_size=30))
 def test_any_text_comes_back_from_sentence_piece(
     sentence_piece: tuple[sentencepiece.SentencePieceProcessor, Tokenizer], text: str
@@ -227,7 +228,7 @@ def test_any_text_comes_back_from_sentence_piece(
 
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(data=st.data())
 def test_stop_strings_cut_inside_and_across_tokens(
     tokenizers: dict[str, Tokenizer], name: str, include: bool, data: st.DataObject

@@ -1,10 +1,11 @@
 """A stop string ends the text where it should, however the text arrives."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.text.stop_matcher import StopMatcher
+from text.examples import examples
 
 
 def feed(
@@ -76,7 +77,7 @@ def test_without_stop_strings_nothing_is_held() -> None:
     assert feed([], ["a", "b"]) == (["a", "b", ""], None)
 
 
-@settings(max_examples=1000, deadline=None)
+@examples(1000)
 @given(
     stops=st.lists(st.text("abc", min_size=1, max_size=5), max_size=4),
     pieces=st.lists(st.text("abc", max_size=4), max_size=12),
@@ -101,7 +102,7 @@ def test_any_split_gives_the_first_match(
     assert "".join(sent) == text[: end if include else end - len(stop)]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     stops=st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=4),
     text=st.text("abc", max_size=20),

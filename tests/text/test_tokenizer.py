@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from octavo.text.chat_template import ChatTemplateError
 from octavo.text.pretrained import UnsupportedTokenizer
 from octavo.text.tokenizer import Tokenizer
+from text.examples import examples
 from text.vocabularies import metaspace
 
 CHAT = [
@@ -61,7 +62,7 @@ def test_a_chat_is_what_apply_chat_template_gives(
         assert token_ids == reference(path, CHAT, add_generation_prompt)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(content=st.text(max_size=30))
 def test_any_ordinary_content_is_exact(
     byte_level_tokenizer: Tokenizer, metaspace_tokenizer: Tokenizer, content: str

@@ -3,11 +3,12 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.text.tool_call_parser import ToolCallParser, output_parser
 from octavo.text.tool_calls import HERMES, LLAMA3_JSON, ToolCallFormat, ToolUse, choose_format
+from text.examples import examples
 
 TOOLS = frozenset({"f", "get_weather"})
 # What stands in the output in order: text, or (name, arguments).
@@ -195,7 +196,7 @@ PIECES = st.sampled_from(
 ANY_FORMAT = st.sampled_from([HERMES, LLAMA3_JSON])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(format=ANY_FORMAT, pieces=st.lists(PIECES, max_size=14), data=st.data())
 def test_the_cut_into_pieces_changes_nothing(
     format: ToolCallFormat, pieces: list[str], data: st.DataObject
@@ -215,7 +216,7 @@ def flat(parts: Parts) -> tuple[str, Parts]:
     return texts, [part for part in parts if not isinstance(part, str)]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(format=ANY_FORMAT, pieces=st.lists(PIECES, max_size=14))
 def test_what_may_become_a_marker_is_held_whole(format: ToolCallFormat, pieces: list[str]) -> None:
     parser = ToolCallParser(ToolUse(format, TOOLS))
@@ -229,7 +230,7 @@ def test_what_may_become_a_marker_is_held_whole(format: ToolCallFormat, pieces: 
         )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(format=ANY_FORMAT, pieces=st.lists(PIECES, max_size=14))
 def test_nothing_but_calls_and_the_space_around_them_leaves_the_text(
     format: ToolCallFormat, pieces: list[str]

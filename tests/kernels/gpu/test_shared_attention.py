@@ -49,8 +49,9 @@ def test_every_block_size_matches_float64(
     assert_close(*both(kv, 4, device))
 
 
-@pytest.mark.parametrize("group", [1, 3, 7, 20])
-@pytest.mark.parametrize("num_members", [2, 19])
+@pytest.mark.parametrize(
+    ("num_members", "group"), [(2, 1), (2, 3), (2, 7), (2, 20), (19, 1), (19, 7)]
+)
 def test_every_number_of_rows_matches_float64(
     device: torch.device, assert_close: AssertClose, group: int, num_members: int
 ) -> None:
