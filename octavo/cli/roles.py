@@ -14,14 +14,20 @@ from octavo.logs import log_to_stderr
 from octavo.prefill_worker.config import PrefillConfig
 from octavo.router.config import RouterConfig
 from octavo.rpc.listening import CannotListen
+from octavo.stacks import show_stacks_on_signal
 
 
 def run(serving: Coroutine[Any, Any, None]) -> None:
     """Serve until the end; an address or a GPU that cannot be had is the user's to change."""
     try:
-        asyncio.run(serving)
+        asyncio.run(_serve(serving))
     except (CannotListen, NoGpu) as error:
         raise exit_with(str(error)) from error
+
+
+async def _serve(serving: Coroutine[Any, Any, None]) -> None:
+    show_stacks_on_signal()
+    await serving
 
 
 def run_router(config: RouterConfig) -> None:

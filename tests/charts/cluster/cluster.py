@@ -9,6 +9,7 @@ Only what the chart uses is known here, and anything else is an error.
 import asyncio
 import itertools
 import random
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -114,6 +115,12 @@ class Cluster:
     def check(self) -> None:
         for pod in self.pods:
             pod.check()
+
+    def show_stacks(self) -> None:
+        """Every ready process of ours writes to its log where it waits."""
+        for pod in self.pods:
+            if pod.is_ready and pod.labels["app.kubernetes.io/component"] != "redis":
+                pod.signal(signal.SIGUSR1)
 
     def logs(self) -> str:
         return "\n".join(pod.log_tail() for pod in self.pods)

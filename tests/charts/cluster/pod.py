@@ -98,8 +98,7 @@ class Pod:
         pre_stop = self.container.get("lifecycle", {}).get("preStop")
         if pre_stop is not None:
             await asyncio.sleep(pre_stop["sleep"]["seconds"])
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s - (time.monotonic() - began)):
                 self.exit_code = await self._process.wait()
@@ -111,6 +110,10 @@ class Pod:
             task.cancel()
         await asyncio.to_thread(sandbox.remove_pod_network, self.name)
 
+    def signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
     def renew(self, secret: str) -> None:
         """Its volumes get what the Secret holds now."""
         group = self.spec["securityContext"]["fsGroup"]
@@ -118,7 +121,7 @@ class Pod:
             if volume.get("secret", {}).get("secretName") == secret:
                 self.storage.lay_secret(volume["secret"], self._volume(volume), group)
 
-    def log_tail(self, num_lines: int = 25) -> str:
+    def log_tail(self, num_lines: int = 400) -> str:
         lines = (self.folder / "log").read_text(errors="replace").splitlines()
         return f"--- {self.name} ({self.ip})\n" + "\n".join(lines[-num_lines:])
 

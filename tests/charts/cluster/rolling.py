@@ -23,12 +23,14 @@ SECRETS = {
     "cache": {"secret": b"s" * 32},
 }
 NUM_CLIENTS = 3
+SLOW_S = 10.0  # a request that waits for so long is looked into
 
 
 @dataclass
 class Load:
     """Clients that ask one thing after another; what they got."""
 
+    cluster: Cluster
     address: str
     asked: list[dict[str, Any]]  # {"prompt", "token_ids"}, as `transformers` has it
     num_done: int = 0
@@ -61,6 +63,7 @@ class Load:
             "ignore_eos": True,
         }
         began = time.monotonic()
+        slow = asyncio.get_running_loop().call_later(SLOW_S, self.cluster.show_stacks)
         try:
             if streamed:
                 token_ids = [
@@ -73,6 +76,8 @@ class Load:
         except OctavoError as error:
             self.failures.append(f"after {time.monotonic() - began:.2f} s: {error}")
             return
+        finally:
+            slow.cancel()
         if list(token_ids) != expected:
             self.failures.append(f"wrong tokens: {token_ids} and not {expected}")
         self.num_done += 1
@@ -80,7 +85,7 @@ class Load:
 
 async def run(stage: Stage) -> None:
     async with stage.cluster(VALUES, SECRETS) as cluster:
-        load = Load(cluster.address("octavo-router", 50051), stage.asked)
+        load = Load(cluster, cluster.address("octavo-router", 50051), stage.asked)
         async with AsyncClient(load.address, timeout_s=60) as client:
             await load.ask(client, stage.asked[0], streamed=True)
         _check(load)
