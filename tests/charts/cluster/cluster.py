@@ -120,7 +120,7 @@ class Cluster:
         """Every ready process of ours writes to its log where it waits."""
         for pod in self.pods:
             if pod.is_ready and pod.labels["app.kubernetes.io/component"] != "redis":
-                pod.signal(signal.SIGUSR1)
+                pod.send_signal(signal.SIGUSR1)
 
     def logs(self) -> str:
         return "\n".join(pod.log_tail() for pod in self.pods)

@@ -98,7 +98,7 @@ class Pod:
         pre_stop = self.container.get("lifecycle", {}).get("preStop")
         if pre_stop is not None:
             await asyncio.sleep(pre_stop["sleep"]["seconds"])
-        self.signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s - (time.monotonic() - began)):
                 self.exit_code = await self._process.wait()
@@ -110,7 +110,7 @@ class Pod:
             task.cancel()
         await asyncio.to_thread(sandbox.remove_pod_network, self.name)
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
