@@ -109,7 +109,9 @@ def _idle_s() -> float:
 @asynccontextmanager
 async def real_service(model: Path, work: Path, case: Case) -> AsyncIterator[RealService]:
     """Start `octavo up` of the case's size, and end it."""
-    flags = ["--prefill-workers", str(case.prefills), "--decode-workers", str(case.decodes)]
+    # Simulated workers compute on their own core alone: lent ones are a laptop's, not a fleet's.
+    flags = ["--no-lend-cores"]
+    flags += ["--prefill-workers", str(case.prefills), "--decode-workers", str(case.decodes)]
     octavo = Octavo(model, work, None, [*flags, "--run-dir", str(work)])
     try:
         await octavo.ready()
