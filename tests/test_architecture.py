@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "octavo/grammar": {"histogram", "text"},
     "octavo/metrics": {"grammar", "histogram", "rpc"},
     "octavo/text": {"sampling_params"},
-    "octavo/registry": {"block_key", "histogram"},
+    "octavo/registry": {"block_key", "histogram", "socket_folder"},
     "octavo/rpc": {"inference", "internal", "sampling_params", "token_logprobs", "text"},
     "octavo/top": {"client", "inference", "rpc"},
     "octavo/transfer": WIRE | {"engine"},
