@@ -16,13 +16,15 @@ from octavo.kernels.cpu.column_softmax import highest_scores
 from octavo.kernels.cpu.columns import pair_rounded
 from octavo.kernels.cpu.heads import ZERO
 from octavo.kernels.cpu.integer_rows import ROUND
-from octavo.kernels.cpu.integer_shares import share_weights
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.memory import read_f32
 from octavo.kernels.cpu.vector import (
     FLOAT,
+    add,
     div,
     exp2,
+    exp2_half,
     fma,
     load,
     maximum,
@@ -39,6 +41,23 @@ ONE = np.float32(1.0)
 
 
 @inlined
+def _weigh(scores, num_tokens, scale, minus_top, value_scales):
+    """Scores to shares, in place. Returns (sum of weights, sum of shares, greatest share)."""
+    added = weighted = greatest = splat(ZERO)
+    for t in range(0, num_tokens, 2):
+        first = exp2_half(fma(load(FLOAT, scores, t * LANES), scale, minus_top))
+        second = exp2_half(fma(load(FLOAT, scores, (t + 1) * LANES), scale, minus_top))
+        added = add(added, add(first, second))
+        first = mul(first, splat(read_f32(value_scales, t)))
+        second = mul(second, splat(read_f32(value_scales, t + 1)))
+        store(FLOAT, scores, t * LANES, first)
+        store(FLOAT, scores, (t + 1) * LANES, second)
+        weighted = add(weighted, add(first, second))
+        greatest = maximum(maximum(first, second), greatest)
+    return added, weighted, greatest
+
+
+@inlined
 def weigh_integers(scores, num_tokens, scales, value_scales, state):
     """scores [num_tokens, 16] float32 to weights [num_tokens / 2, 16] of pairs, in place.
 
@@ -50,8 +69,7 @@ def weigh_integers(scores, num_tokens, scales, value_scales, state):
     scale, before = load(FLOAT, scales, 0), load(FLOAT, highest, 0)
     top = maximum(mul(highest_scores(scores, num_tokens, LANES), scale), before)
     minus_top = sub(splat(ZERO), top)
-    sums = share_weights(scores, num_tokens, scale, minus_top, value_scales)
-    added, weighted, greatest = sums
+    added, weighted, greatest = _weigh(scores, num_tokens, scale, minus_top, value_scales)
     gain = maximum(mul(greatest, splat(PER_GREATEST)), mul(weighted, splat(PER_SUM)))
     gain = maximum(splat(SMALLEST), gain)
     steps, rounder = div(splat(ONE), gain), splat(ROUND)

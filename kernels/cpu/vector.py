@@ -124,6 +124,12 @@ def exp2(typing, a):
 
 
 @intrinsic
+def exp2_half(typing, a):
+    """2 ** a as `exp2`, to 16 bits."""
+    return vector(vector), _emit(lambda builder, a: lanes.exp2(builder, a, lanes.EXP2_HALF))
+
+
+@intrinsic
 def exp2_short(typing, a):
     """2 ** a to the precision of bfloat16, on CPUs with AVX-512 alone."""
     return vector(vector), _emit(lanes.exp2_short)
