@@ -31,7 +31,7 @@ from octavo.kernels.cpu.memory import (
 )
 from octavo.kernels.cpu.paging import CACHE_LINE, find_rows
 from octavo.kernels.cpu.query_columns import chunk_vectors, load_queries, save_outputs
-from octavo.kernels.cpu.short_kind import begin_products, end_products
+from octavo.kernels.cpu.short_kind import are_tiles, begin_products, end_products
 from octavo.kernels.cpu.short_tile import fold, pack, places, tile_bytes
 from octavo.kernels.cpu.sight import EVERYTHING, STEP, TILE
 from octavo.kernels.cpu.spans import find_run
@@ -118,6 +118,7 @@ def shared_kernel(kind: np.generic, format: np.generic) -> Kernel:
                 format, kind, source, strides, owners, owned, addresses, scratch, loaded, scale
             )
             num_lanes = (count + chunk - 1) // chunk * chunk
+            step = num_lanes if are_tiles(kind) else chunk
             for r in range(num_lanes):
                 write_i32(positions, r, num_tokens - 1)
             for i in range(0, num_lanes, LANES):
@@ -132,12 +133,16 @@ def shared_kernel(kind: np.generic, format: np.generic) -> Kernel:
                 end = min(TILE, found)
                 padded = (end + STEP - 1) // STEP * STEP
                 gather_rows(base, offsets, (0, end), padded, keys, size, width)
-                _fetch_ahead(base, offsets, TILE, found, 2 * size)
                 gather_rows(base + kv_pair, offsets, (0, end), padded, rows, size, width)
-                _fetch_ahead(base + kv_pair, offsets, TILE, found, 2 * size)
                 pack(kind, format, packed, width, padded)
-                lanes = (0, num_lanes, num_lanes)
-                fold(kind, packed, state, lanes, tile, width, scale, EVERYTHING)
+                fetched = TILE
+                for lane in range(0, num_lanes, step):
+                    lanes = (lane, lane + step, num_lanes)
+                    until = TILE + (found - TILE) * lanes[1] // num_lanes
+                    _fetch_ahead(base, offsets, fetched, until, 2 * size)
+                    _fetch_ahead(base + kv_pair, offsets, fetched, until, 2 * size)
+                    fetched = max(fetched, until)
+                    fold(kind, packed, state, lanes, tile, width, scale, EVERYTHING)
             row = 4 * head_width((size + LANES - 1) // LANES * LANES)
             softmax = (highest, total, read_i32(levels, g))
             target = partials + h * row
