@@ -33,6 +33,8 @@ def cluster_arguments(shared_folder: Path) -> list[str]:
     """What every scenario takes: a tiny model, compiled kernels and questions."""
     if not sandbox.is_possible():
         pytest.skip("no namespaces or no overlay here: needs root on Linux")
+    if TESTS.is_relative_to("/tmp"):
+        pytest.fail("pods have a /tmp of their own: run this from a clone elsewhere")
     model = tiny_llama(shared_folder / "models" / "model")
     cache = shared_folder / "cache"
     own = Path(os.environ.get("OCTAVO_CACHE_DIR") or "~/.cache/octavo").expanduser() / "numba"
