@@ -1,6 +1,6 @@
 """Shows what a running process is doing: SIGUSR1 makes it write every stack to standard error.
 
-    kill -USR1 PID:   Task-31 'connection to 10.0.0.7:50061' waits here
+    kill -USR1 PID:   task 'connection to 10.0.0.7:50061' waits here
                         File "router/connection.py", line 93, in run
                         ...
                       then every thread, by faulthandler, also while the event loop hangs
