@@ -126,7 +126,8 @@ async def test_clients_show_a_certificate_where_one_is_asked_for(
     async with start_door([5], **settings, wait_ready=False) as door:
         assert await get_models(door, trusting(folder, own)) == 200
         for stranger in (trusting(folder), trusting(folder, foreign)):
-            with pytest.raises(httpx.TransportError):
+            # TLS 1.3 may refuse after the handshake: httpx lets the alert through as it reads.
+            with pytest.raises((httpx.TransportError, ssl.SSLError)):
                 await get_models(door, stranger)
 
 
