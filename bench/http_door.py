@@ -2,10 +2,12 @@
 
     python bench/http_door.py                        # HTTP beside gRPC
     python bench/http_door.py --vllm DIR             # and beside vLLM's load generator
+    python bench/http_door.py --vllm DIR --step-ms 20
 
 One service, asked in turns: over gRPC, over HTTP, and by `vllm bench serve` of the environment DIR
 (bench/setup_vllm.sh). All send the same texts; a word before each keeps one from finding the blocks
-of another in the cache.
+of another in the cache. With --step-ms no model runs: the workers are scripted and make a step so
+often, whatever else the machine does, so that two loads on one service differ by themselves alone.
 """
 
 import argparse
@@ -27,6 +29,7 @@ from octavo.inference.v1 import inference_pb2
 from octavo.text.tokenizer import Tokenizer
 from peers import Octavo, Served, vllm_environment
 from process import free_port
+from relay import Relay
 from rounds import THROUGHPUT, Case, Engine, Rows, pick
 
 GRPC, HTTP, VLLM = "octavo gRPC", "octavo HTTP", "vllm bench serve"
@@ -56,8 +59,15 @@ class Texts:
 class GrpcDoor(Octavo):
     """The service itself, asked over gRPC."""
 
-    def __init__(self, model: Path, work: Path, texts: Texts, flags: list[str]) -> None:
-        super().__init__(model, work, None, flags)
+    def __init__(
+        self,
+        model: Path,
+        work: Path,
+        texts: Texts,
+        flags: list[str],
+        running_at: str | None = None,
+    ) -> None:
+        super().__init__(model, work, running_at, flags)
         self.name = GRPC
         self._texts = texts
 
@@ -72,6 +82,22 @@ class GrpcDoor(Octavo):
         async for reply in call:
             if reply.delta.token_ids:
                 yield len(reply.delta.token_ids)
+
+
+class ScriptedDoor(GrpcDoor):
+    """A router over scripted workers, asked over gRPC."""
+
+    def __init__(self, relay: Relay, model: Path, work: Path, texts: Texts) -> None:
+        super().__init__(model, work, texts, [], relay.address)
+        self._relay = relay
+
+    @property
+    def cpu_s(self) -> float:
+        return self._relay.cpu_s
+
+    async def close(self) -> None:
+        await super().close()
+        self._relay.end()
 
 
 class HttpDoor(Served):
@@ -187,9 +213,9 @@ def make_figures(rows: Rows, levels: list[int]) -> list[Figure | None]:
     for level in levels:
         case = f"{level} at once"
         tpots = [pick(rows, case, name, "tpot_p50_ms") for name in (GRPC, HTTP)]
-        added = [over_http - over_grpc for over_grpc, over_http in zip(*tpots, strict=True)]
-        detail = f"{median(tpots[1]):.3f} - {median(tpots[0]):.3f} ms"
-        figures.append(figure_of("http-added", added, detail, case) if added else None)
+        if added := [over_http - over_grpc for over_grpc, over_http in zip(*tpots, strict=True)]:
+            detail = f"{median(tpots[1]):.3f} - {median(tpots[0]):.3f} ms"
+            figures.append(figure_of("http-added", added, detail, case))
         for name, text in ((THROUGHPUT, "tokens/s"), ("tpot_p50_ms", "ms TPOT")):
             ours, theirs = (pick(rows, case, engine, name) for engine in (HTTP, VLLM))
             if theirs:
@@ -209,6 +235,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__, "http")
     add_lengths(parser, "1,8")
     parser.add_argument("--vllm", type=Path, help="environment made by bench/setup_vllm.sh")
+    parser.add_argument("--step-ms", type=float, help="of scripted workers, instead of a model")
     return parser.parse_args()
 
 
@@ -223,7 +250,12 @@ def main() -> None:
         served = work / MODEL
         served.symlink_to(model.resolve(), target_is_directory=True)
         flags = [*args.octavo_flags.split(), "--http-address", address]
-        engines.append(GrpcDoor(served, work, Texts(tokenizer, "One"), flags))
+        texts = Texts(tokenizer, "One")
+        if args.step_ms is None:
+            engines.append(GrpcDoor(served, work, texts, flags))
+        else:
+            relay = Relay(served, work, flags, args.step_ms)
+            engines.append(ScriptedDoor(relay, served, work, texts))
         engines.append(HttpDoor(url, Texts(tokenizer, "Two")))
         if args.vllm is not None:
             texts = Texts(tokenizer, "Three")

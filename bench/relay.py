@@ -69,15 +69,15 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Relay:
-    """The scripted workers and the router in front of them."""
+    """The scripted workers, a step every step_ms, and the router in front of them."""
 
-    def __init__(self, model: Path, log_dir: Path, flags: list[str]) -> None:
+    def __init__(self, model: Path, log_dir: Path, flags: list[str], step_ms: float = 0) -> None:
         cores = sorted(os.sched_getaffinity(0))
         self._others = set(cores[1:]) or set(cores)
         os.sched_setaffinity(0, self._others)  # the client is this process
         script = str(Path(__file__).with_name("relay_workers.py"))
         self._workers = subprocess.Popen(
-            [sys.executable, script, str(model)],
+            [sys.executable, script, str(model), str(step_ms)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(log_dir / "workers.log").open("wb"),

@@ -34,7 +34,10 @@ class StepTimer:
 
     def __init__(self, model: Path) -> None:
         torch.set_num_threads(1)
-        config = EngineConfig(model=str(model), num_blocks=1024, max_num_batched_tokens=512)
+        # No guesses, as in the served runs: a step has one row for each sequence.
+        config = EngineConfig(
+            model=str(model), num_blocks=1024, max_num_batched_tokens=512, max_draft_tokens=0
+        )
         self.engine: Engine = build_engine(config)
         self._rng = np.random.default_rng(5)
         self._num_sequences = 0

@@ -14,9 +14,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 
 from load import summarize
 from octavo.checkpoint.config import load_config
+from octavo.engine.step_budget import default_step_tokens
 from octavo.router.worker import Role
 from simulator.figures import error_percent, latencies
 from simulator.measure import StepTimer, measured_cost
@@ -53,7 +55,8 @@ def base_spec(model: Path, report: Report) -> ServiceSpec:
     """The demo service with steps as measured in this process and no overhead yet."""
     timer = StepTimer(model)
     cost = measured_cost(timer, lambda what: report(f"timing {what}"))
-    layout = timer.engine.layout
+    layout, config = timer.engine.layout, load_config(model)
+    step_tokens = default_step_tokens(config, torch.device("cpu"))
     return ServiceSpec(
         num_prefills=1,
         num_decodes=1,
@@ -61,9 +64,9 @@ def base_spec(model: Path, report: Report) -> ServiceSpec:
         block_size=layout.block_size,
         block_bytes=layout.block_bytes,
         num_blocks=4096,
-        prefill_step_tokens=512,
-        decode_step_tokens=512,
-        max_model_len=load_config(model).max_position_embeddings,
+        prefill_step_tokens=step_tokens,
+        decode_step_tokens=step_tokens,
+        max_model_len=config.max_position_embeddings,
         overhead=Overhead(copy_s_per_byte=timer.copy_s_per_byte()),
         num_shared_cores=NUM_CORES,
         use_index=False,  # these prompts share nothing
