@@ -37,8 +37,8 @@ def cluster_arguments(shared_folder: Path) -> list[str]:
         pytest.fail("pods have a /tmp of their own: run this from a clone elsewhere")
     model = tiny_llama(shared_folder / "models" / "model")
     cache = shared_folder / "cache"
-    compile_kernels = "import torch, octavo.kernels.cpu.ops as ops; ops.warm_up(torch.float32)"
-    subprocess.run([sys.executable, "-c", compile_kernels], cwd=TESTS.parent, check=True)
+    compile_kernels = [sys.executable, "-m", "octavo.kernels.cpu", "float32"]
+    subprocess.run(compile_kernels, cwd=TESTS.parent, check=True)
     own = Path(os.environ.get("OCTAVO_CACHE_DIR") or "~/.cache/octavo").expanduser() / "numba"
     if own.exists():  # a claim of compiled kernels, as a fleet would share one
         shutil.copytree(own, cache / "numba")
