@@ -4,7 +4,7 @@
 
 Every request has a schema of its own; half are greedy, half drawn. An output that ends with STOP
 must parse and validate, one that max_tokens cut must say LENGTH; any other outcome ends the run
-with 1.
+with 1. Numbers are what they say, decimals of any length, as JSON Schema has it.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import jsonschema
 from rich.console import Console
@@ -65,7 +66,7 @@ def fault_of(text: str, finish_reason: str, num_tokens: int, asked: Asked) -> st
     if finish_reason != "stop":
         return f"finish reason {finish_reason}"
     try:
-        jsonschema.validate(json.loads(text), asked.schema)
+        jsonschema.validate(json.loads(text, parse_float=Decimal), asked.schema)
     except (ValueError, jsonschema.ValidationError) as error:
         return f"{type(error).__name__}: {error}"
     return None

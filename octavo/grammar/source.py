@@ -10,6 +10,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo.grammar.constraint import Constraint
+from octavo.grammar.number_bounds import include_bounds
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -64,7 +65,7 @@ def reason_of(matcher: LLMatcher) -> str:
 def _schema_source(constraint: Constraint) -> str:
     text = "{}" if constraint.text.strip() == "true" else constraint.text
     try:
-        return LLMatcher.grammar_from_json_schema(text, defaults=JSON_DEFAULTS)
+        return LLMatcher.grammar_from_json_schema(include_bounds(text), defaults=JSON_DEFAULTS)
     except ValueError as error:
         if "Expecting object" in str(error):
             raise ValueError(f"{constraint.field} must be a JSON object or true") from error

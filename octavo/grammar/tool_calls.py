@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from octavo.grammar.number_bounds import include_bounds
 from octavo.grammar.source import JSON_DEFAULTS
 from octavo.text.tool_calls import ToolCallFormat
 
@@ -48,18 +49,18 @@ def tool_call_grammar(
         lines += [
             f"call_{i}: {_marker(format.written_opener, ids)} {_literal(head)} arguments_{i} "
             f"{_literal(tail)} {_marker(format.closer, ids)}",
-            f"arguments_{i}: %json {json.dumps(_object_schema(name, function['parameters']))}",
+            f"arguments_{i}: %json {_object_schema(name, function['parameters'])}",
         ]
     return "\n".join(lines)
 
 
-def _object_schema(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _object_schema(name: str, parameters: Mapping[str, Any]) -> str:
     """The schema of the arguments, which are an object even where it does not say so."""
     kind = parameters.get("type", "object")
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
         raise ValueError(f"{name!r} has parameters that are no object")
     options = {**JSON_DEFAULTS, **parameters.get(_OPTIONS, {})}
-    return {**parameters, "type": "object", _OPTIONS: options}
+    return include_bounds(json.dumps({**parameters, "type": "object", _OPTIONS: options}))
 
 
 def _marker(text: str, special_ids: Mapping[str, int]) -> str:
