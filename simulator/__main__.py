@@ -74,7 +74,7 @@ def validate(args: argparse.Namespace) -> dict[str, Any]:
     print_validation(rows)
     draw_validation(args.plot.with_stem(args.plot.stem + "-validation"), rows)
     return {
-        "calibration": {"cost": repr(spec.cost), "overhead": asdict(spec.overhead)},
+        "overhead": asdict(spec.overhead),
         "rows": rows,
     }
 

@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from octavo.engine.step_plan import StepPlan
+from octavo.engine.step_size import StepSize
 
 Curve = tuple[tuple[float, float], ...]  # (size, seconds), sizes rising
 
@@ -17,37 +18,16 @@ class StepCost(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StepSize:
-    """What a plan asks the device to do."""
-
-    rows: int  # decode rows
-    tokens: int  # of prompt chunks
-    decode_context: int  # tokens that the decode rows attend to
-    pairs: float  # (query, key) pairs of the chunks
-
-    @classmethod
-    def of(cls, plan: StepPlan) -> "StepSize":
-        tokens, pairs = 0, 0.0
-        for chunk in plan.chunks:
-            count, before = chunk.num_tokens, chunk.seq.num_computed_tokens
-            tokens += count
-            pairs += count * (before + (count + 1) / 2)
-        context = sum(seq.num_computed_tokens + 1 for seq in plan.decodes)
-        return cls(len(plan.decodes), tokens, context, pairs)
-
-
-@dataclass(frozen=True, slots=True)
 class MeasuredCost:
-    """Curves over rows and tokens without their attention, which is counted apart."""
+    """Curves over rows, without their attention, and over tokens of prompts of one length."""
 
     decode_rows: Curve
     prompt_tokens: Curve
     context_token_s: float  # of a decode row, one token of its context
-    pair_s: float  # of a chunk, one (query, key) pair
 
     def seconds(self, plan: StepPlan) -> float:
         size = StepSize.of(plan)
-        seconds = self.context_token_s * size.decode_context + self.pair_s * size.pairs
+        seconds = self.context_token_s * size.decode_context
         if size.rows:
             seconds += _at(self.decode_rows, size.rows)
         if size.tokens:
@@ -79,9 +59,9 @@ class RooflineCost:
 
 
 def _at(curve: Curve, size: float) -> float:
-    """Linear between the points, and beyond the last with the last slope."""
-    (x0, y0), (x1, y1) = curve[-2:]
-    if size > x1:
+    """Linear between the points, the first one's before them, with the last slope beyond."""
+    if len(curve) > 1 and size > curve[-1][0]:
+        (x0, y0), (x1, y1) = curve[-2:]
         return y1 + (size - x1) * (y1 - y0) / (x1 - x0)
     xs, ys = zip(*curve, strict=True)
     return float(np.interp(size, xs, ys))

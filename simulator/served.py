@@ -13,8 +13,10 @@ import psutil
 
 from load import Sample, random_prompts, run_closed_loop
 from peers import Octavo
+from simulator.step_times import StepReader, StepTime
 
-ROLES = ("prefill-worker", "decode-worker", "router")
+WORKERS = ("prefill-worker", "decode-worker")
+ROLES = (*WORKERS, "router")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +41,38 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Samples of one run, and CPU seconds by role; the client is this process."""
+    """Samples of one run, CPU seconds and steps by role; the client is this process."""
 
     samples: list[Sample]
     cpu_s: dict[str, float]
+    steps: dict[str, list[StepTime]]
     others_share: float  # of the machine's CPU time, that went to processes not ours
+
+    def steps_s(self, role: str) -> float:
+        """CPU seconds of all steps of a role."""
+        return sum(step.cpu_s for step in self.steps[role])
+
+    @property
+    def all_steps(self) -> list[StepTime]:
+        return [step for steps in self.steps.values() for step in steps]
 
 
 class RealService:
     """A running service of one size."""
 
-    def __init__(self, octavo: Octavo) -> None:
+    def __init__(self, octavo: Octavo, folder: Path) -> None:
+        """folder: of its workers' logs."""
         self._octavo = octavo
         self._seed = 0
+        self._logs = [
+            (role, StepReader(path))
+            for role in WORKERS
+            for path in folder.glob(f"{role.removesuffix('-worker')}-*.log")
+        ]
 
     async def run(self, case: Case) -> Measured:
         self._seed += 1
+        self._new_steps()
         prompts = random_prompts(case.num_requests, case.input_tokens, 40_000, self._seed)
         before, idle_before, began = self._cpu_s(), _idle_s(), time.monotonic()
         if case.per_second is None:
@@ -68,7 +86,7 @@ class RealService:
         cpu_s = {role: spent - before[role] for role, spent in self._cpu_s().items()}
         total_s = wall_s * (os.cpu_count() or 1)
         others_s = total_s - (_idle_s() - idle_before) - sum(cpu_s.values())
-        return Measured(samples, cpu_s, max(others_s, 0.0) / total_s)
+        return Measured(samples, cpu_s, self._new_steps(), max(others_s, 0.0) / total_s)
 
     async def _open_loop(
         self, prompts: list[list[int]], per_second: float, max_tokens: int
@@ -91,6 +109,12 @@ class RealService:
         """Of the last open loop."""
         return self._seed
 
+    def _new_steps(self) -> dict[str, list[StepTime]]:
+        steps: dict[str, list[StepTime]] = {role: [] for role in WORKERS}
+        for role, log in self._logs:
+            steps[role] += log.read()
+        return steps
+
     def _cpu_s(self) -> dict[str, float]:
         spent = dict.fromkeys(ROLES, 0.0)
         for process in psutil.Process().children(recursive=True):
@@ -110,11 +134,11 @@ def _idle_s() -> float:
 async def real_service(model: Path, work: Path, case: Case) -> AsyncIterator[RealService]:
     """Start `octavo up` of the case's size, and end it."""
     # Simulated workers compute on their own core alone: lent ones are a laptop's, not a fleet's.
-    flags = ["--no-lend-cores"]
+    flags = ["--no-lend-cores", "--log-level", "debug", "--log-format", "json"]
     flags += ["--prefill-workers", str(case.prefills), "--decode-workers", str(case.decodes)]
     octavo = Octavo(model, work, None, [*flags, "--run-dir", str(work)])
     try:
         await octavo.ready()
-        yield RealService(octavo)
+        yield RealService(octavo, work)
     finally:
         await octavo.close()

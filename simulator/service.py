@@ -57,7 +57,7 @@ class _Running:
 
 @dataclass(slots=True)
 class Service:
-    """Sends requests through a fleet; the router and the client run on `shared_cores`."""
+    """Sends requests through a fleet; what is no step runs on `shared_cores`."""
 
     clock: Clock
     fleet: Fleet
@@ -79,15 +79,18 @@ class Service:
     def send(self, request: Request, done: Action) -> None:
         """Run `request`; `done` is called when its last token is there."""
         request.sent_s = self.clock.now
-        self._front(
+        self._beside(
             self.overhead.request_cpu_s,
             lambda: self.clock.after(
                 self.overhead.request_s, lambda: self._route(request, done, True)
             ),
         )
 
-    def _front(self, cpu_s: float, then: Action) -> None:
-        """Work of router and client, wherever there is room; free of charge where none is told."""
+    def _beside(self, cpu_s: float, then: Action) -> None:
+        """Work beside steps: no thread but an engine's is bound to a core, so where there is room.
+
+        Free of charge where none is told.
+        """
         if cpu_s:
             least_busy(self.shared_cores).run(cpu_s, then)
         else:
@@ -148,7 +151,7 @@ class Service:
                 node.engine.post(partial(node.engine.scheduler.release, run.seq_id))
         for run in first_tokens:
             told = _Told(run, 1, is_last=run.decode is None)
-            self._tell(node, self.overhead.prefill_request_cpu_s, [told])
+            self._tell(self.overhead.prefill_request_cpu_s, [told])
 
     def _hand_over(self, run: _Running, node: Node, output: SequenceOutput) -> None:
         """Move the blocks that are complete now: out of one core, over the wire, into another."""
@@ -167,9 +170,9 @@ class Service:
         wire_s = self.overhead.wire_s + num_bytes * self.overhead.wire_s_per_byte
 
         def receive() -> None:
-            self._work(decode.engine.core, copy_s, partial(self._copied, run, node, decode))
+            self._beside(copy_s, partial(self._copied, run, node, decode))
 
-        self._work(node.engine.core, copy_s, lambda: self.clock.after(wire_s, receive))
+        self._beside(copy_s, lambda: self.clock.after(wire_s, receive))
 
     def _copied(self, run: _Running, prefill: Node, decode: Node) -> None:
         run.copies -= 1
@@ -200,19 +203,13 @@ class Service:
         if told:
             cpu_s = self.overhead.decode_step_cpu_s
             cpu_s += self.overhead.decode_token_cpu_s * len(told)
-            self._tell(node, cpu_s, told)
+            self._tell(cpu_s, told)
 
-    def _tell(self, node: Node, cpu_s: float, told: list["_Told"]) -> None:
+    def _tell(self, cpu_s: float, told: list["_Told"]) -> None:
         """Tokens of one step: out of the worker, through the router, to the client."""
         self.num_token_messages += len(told)
         front_s = self.overhead.front_step_cpu_s + self.overhead.front_token_cpu_s * len(told)
-        self._work(node.engine.core, cpu_s, lambda: self._front(front_s, lambda: self._take(told)))
-
-    def _work(self, core: Core, work_s: float, then: Action) -> None:
-        if work_s:
-            core.run(work_s, then)
-        else:
-            then()
+        self._beside(cpu_s, lambda: self._beside(front_s, lambda: self._take(told)))
 
     def _take(self, told: list["_Told"]) -> None:
         """Each token counts once, whichever stream brought it: both bring the first."""

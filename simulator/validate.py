@@ -1,12 +1,16 @@
-"""Calibrates on steps and on one small service, then predicts other runs and measures them.
+"""Runs small services, then simulates the same loads and says how far that is off.
 
-model steps in process --> cost        1P1D, 1, 4 and 24 at once --> overhead
-                             \\             /
-                              simulated runs   <-- error -->   measured runs, other loads and sizes
+1P1D, 1, 4 and 24 at once --> overhead --+
+                                         +--> simulated run  <-- error --+
+measured run --steps' times--> cost -----+                               |
+     +-------------------------------------------------------------------+
+
+So what is tested is all but the speed of a step: batches, placement, hand-off, shared cores.
 """
 
 import asyncio
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,13 +22,16 @@ import torch
 
 from load import summarize
 from octavo.checkpoint.config import load_config
+from octavo.engine.build import build_layout, choose_dtype
+from octavo.engine.config import EngineConfig
 from octavo.engine.step_budget import default_step_tokens
-from octavo.router.worker import Role
+from octavo.transfer.digest import block_digests
+from simulator.cost import MeasuredCost
 from simulator.figures import error_percent, latencies
-from simulator.measure import StepTimer, measured_cost
 from simulator.overhead import Overhead
 from simulator.run import Outcome, ServiceSpec, simulate
 from simulator.served import Case, RealService, real_service
+from simulator.step_times import fit_cost
 from simulator.workload import equal_requests, poisson
 
 GOAL_PERCENT = 5.0
@@ -32,7 +39,7 @@ FIGURES = ("output_tokens_per_s", "ttft_p50_ms", "ttft_p90_ms", "itl_p50_ms", "i
 NUM_CORES = 2
 CALIBRATION = (Case(1, 1, 8, concurrency=4), Case(1, 1, 48, concurrency=24))
 LEVELS = (8, 16, 32)
-ROUNDS = 2  # of which the one counts that other processes disturbed least
+COPIED_BLOCKS, COPIES = 64, 7
 POISSON_LOAD = 0.6  # of the throughput at 16 at once
 Report = Callable[[str], None]
 
@@ -42,6 +49,7 @@ class Compared:
     """One run, simulated and measured."""
 
     case: Case
+    cost: MeasuredCost
     simulated: dict[str, float]
     measured: dict[str, float]
     others_share: float
@@ -51,26 +59,39 @@ class Compared:
         return asdict(self) | {"name": self.case.name, "error_percent": errors}
 
 
-def base_spec(model: Path, report: Report) -> ServiceSpec:
-    """The demo service with steps as measured in this process and no overhead yet."""
-    timer = StepTimer(model)
-    cost = measured_cost(timer, lambda what: report(f"timing {what}"))
-    layout, config = timer.engine.layout, load_config(model)
-    step_tokens = default_step_tokens(config, torch.device("cpu"))
+def base_spec(model: Path) -> ServiceSpec:
+    """The demo service whose steps cost nothing yet."""
+    config, device = load_config(model), torch.device("cpu")
+    dtype = choose_dtype("auto", config, device)
+    layout = build_layout(EngineConfig(model=str(model)), dtype, config, model)
+    step_tokens = default_step_tokens(config, device)
     return ServiceSpec(
         num_prefills=1,
         num_decodes=1,
-        cost=cost,
+        cost=MeasuredCost(((1, 0.0),), ((1, 0.0),), 0.0),
         block_size=layout.block_size,
         block_bytes=layout.block_bytes,
         num_blocks=4096,
         prefill_step_tokens=step_tokens,
         decode_step_tokens=step_tokens,
         max_model_len=config.max_position_embeddings,
-        overhead=Overhead(copy_s_per_byte=timer.copy_s_per_byte()),
+        overhead=Overhead(copy_s_per_byte=copy_s_per_byte(layout.block_bytes)),
         num_shared_cores=NUM_CORES,
         use_index=False,  # these prompts share nothing
     )
+
+
+def copy_s_per_byte(block_bytes: int) -> float:
+    """Seconds a byte to copy blocks and take their digests: each side of a hand-off does so."""
+    blocks = [memoryview(bytearray(block_bytes)) for _ in range(COPIED_BLOCKS)]
+    target, took = bytearray(block_bytes), []
+    for _ in range(COPIES):
+        began = time.thread_time()
+        for block in blocks:
+            block_digests([block])
+            target[:] = block
+        took.append(time.thread_time() - began)
+    return median(took) / (COPIED_BLOCKS * block_bytes)
 
 
 def predict(spec: ServiceSpec, case: Case, seed: int = 0) -> Outcome:
@@ -81,49 +102,46 @@ def predict(spec: ServiceSpec, case: Case, seed: int = 0) -> Outcome:
     return simulate(spec, requests, concurrency=case.concurrency)
 
 
-async def calibrate(spec: ServiceSpec, service: RealService) -> ServiceSpec:
-    """Find the overhead: from requests of one token, of one caller, of few and of many.
+async def calibrate(spec: ServiceSpec, service: RealService) -> Overhead:
+    """From requests of one token, of one caller, of few and of many.
 
-    What a process spent beyond its simulated steps is its overhead, some a step and some a token;
-    what a lone request took beyond the simulation so far is waiting.
+    What a process spent beyond its steps is its overhead, some a step and some a token; what a lone
+    request took beyond the simulation so far is waiting.
     """
     single = Case(1, 1, 24, output_tokens=1, concurrency=1)
     took = await service.run(single)
-    steps_s = _steps_s(predict(spec, single), Role.PREFILL)
     request_cpu_s = (took.cpu_s["router"] + took.cpu_s["client"]) / single.num_requests
-    prefill_cpu_s = max(took.cpu_s["prefill-worker"] - steps_s, 0.0) / single.num_requests
+    prefill_cpu_s = took.cpu_s["prefill-worker"] - took.steps_s("prefill-worker")
     work: list[tuple[int, int]] = []  # steps, tokens
     front_s: list[float] = []
     decode_s: list[float] = []
     for case in CALIBRATION:
         took = await service.run(case)
-        outcome = predict(spec, case)
-        steps = sum(node.engine.scheduler.totals.steps for node in outcome.nodes[1:])
-        work.append((steps, case.num_requests * case.output_tokens))
+        work.append((len(took.all_steps), case.num_requests * case.output_tokens))
         front_cpu_s = took.cpu_s["router"] + took.cpu_s["client"]
         front_s.append(front_cpu_s - case.num_requests * request_cpu_s)
-        decode_s.append(took.cpu_s["decode-worker"] - _steps_s(outcome, Role.DECODE))
+        decode_s.append(took.cpu_s["decode-worker"] - took.steps_s("decode-worker"))
     front, decode = _fit(work, front_s), _fit(work, decode_s)
     overhead = replace(
         spec.overhead,
         request_cpu_s=request_cpu_s,
-        prefill_request_cpu_s=prefill_cpu_s,
+        prefill_request_cpu_s=max(prefill_cpu_s, 0.0) / single.num_requests,
         front_step_cpu_s=front[0],
         front_token_cpu_s=front[1],
         decode_step_cpu_s=decode[0],
         decode_token_cpu_s=decode[1],
     )
     lone = Case(1, 1, 8, concurrency=1)
-    measured = (await service.run(lone)).samples
-    simulated = predict(replace(spec, overhead=overhead), lone).requests
-    request_s = median(s.ttft for s in measured) - median(
+    took = await service.run(lone)
+    spec = replace(spec, overhead=overhead, cost=fit_cost(took.all_steps))
+    simulated = predict(spec, lone).requests
+    request_s = median(s.ttft for s in took.samples) - median(
         r.arrivals_s[0] - r.sent_s for r in simulated
     )
-    gap_s = median(s.itls[0] for s in measured) - median(
+    gap_s = median(s.itls[0] for s in took.samples) - median(
         r.arrivals_s[1] - r.arrivals_s[0] for r in simulated
     )
-    waits = {"request_s": max(request_s, 0.0), "wire_s": max(gap_s, 0.0)}
-    return replace(spec, overhead=replace(overhead, **waits))
+    return replace(overhead, request_s=max(request_s, 0.0), wire_s=max(gap_s, 0.0))
 
 
 def _fit(work: list[tuple[int, int]], seconds: list[float]) -> tuple[float, float]:
@@ -138,13 +156,9 @@ def _fit(work: list[tuple[int, int]], seconds: list[float]) -> tuple[float, floa
     return float(per_step), float(per_token)
 
 
-def _steps_s(outcome: Outcome, role: Role) -> float:
-    return sum(n.engine.step_s for n in outcome.nodes if n.view.facts.role is role)
-
-
 async def validate(model: Path, report: Report) -> tuple[ServiceSpec, list[Compared]]:
     """Calibrate, then compare; takes some minutes."""
-    spec = base_spec(model, report)
+    spec = base_spec(model)
     compared: list[Compared] = []
     for size in (1, 2):
         with tempfile.TemporaryDirectory(prefix="octavo-sim-") as work:
@@ -153,7 +167,7 @@ async def validate(model: Path, report: Report) -> tuple[ServiceSpec, list[Compa
                 await service.run(Case(size, size, 8, output_tokens=16, concurrency=4))  # warm up
                 if size == 1:
                     report("calibrating on 1P1D")
-                    spec = await calibrate(spec, service)
+                    spec = replace(spec, overhead=await calibrate(spec, service))
                 for case in _cases(size):
                     report(case.name)
                     if case.per_second is not None:
@@ -173,13 +187,16 @@ def _rate(compared: list[Compared], size: int) -> float:
 
 
 async def _compare(spec: ServiceSpec, service: RealService, case: Case) -> Compared:
-    took, seed = await service.run(case), service.poisson_seed
-    for _ in range(ROUNDS - 1):
-        again = await service.run(case)
-        if again.others_share < took.others_share:
-            took, seed = again, service.poisson_seed
-    simulated = latencies(predict(spec, case, seed).requests)
-    return Compared(case, simulated, summarize(took.samples), took.others_share)
+    """Measure, then simulate with the cost of that run's steps.
+
+    That of another run would not do: where others use the machine, too, the same load takes up to a
+    fifth longer a minute later.
+    """
+    took = await service.run(case)
+    cost = fit_cost(took.all_steps)
+    outcome = predict(replace(spec, cost=cost), case, service.poisson_seed)
+    simulated = latencies(outcome.requests)
+    return Compared(case, cost, simulated, summarize(took.samples), took.others_share)
 
 
 def run_validation(model: Path, report: Report) -> tuple[ServiceSpec, list[Compared]]:

@@ -13,6 +13,7 @@ from octavo.engine.kv_cache import KVCache, KVLayout
 from octavo.engine.load import Counters
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence, SequenceOutput
+from octavo.engine.step_log import StepLog, is_logged
 from octavo.engine.step_plan import StepPlan
 from octavo.prompt_limits import check_prompt
 
@@ -72,6 +73,7 @@ class Engine:
             on_scheduled: told at once what is known before the model runs (who was admitted, first
                 tokens that were pulled), if anything; without it that comes with the rest.
         """
+        log = StepLog() if is_logged() else None
         plan = self.scheduler.schedule()
         early = self.scheduler.drain_outputs() if on_scheduled is not None else []
         if early and on_scheduled is not None:
@@ -79,7 +81,11 @@ class Engine:
         began = time.perf_counter()
         choices = self.runner.execute(plan)
         plan.seconds = time.perf_counter() - began
+        if log is not None:
+            log.planned(plan)
         outputs = self.scheduler.commit(plan, choices)
+        if log is not None:
+            log.ended(plan)
         self.did_advance = plan.num_seqs > 0 or bool(early or outputs)
         return outputs
 

@@ -48,13 +48,13 @@ def test_index_tells_leading_blocks_once_they_are_published() -> None:
 
 
 def test_measured_cost_interpolates_and_adds_attention() -> None:
-    cost = MeasuredCost(((1, 0.010), (3, 0.014)), ((10, 0.020), (20, 0.030)), 1e-6, 1e-7)
+    cost = MeasuredCost(((1, 0.010), (3, 0.014)), ((10, 0.020), (20, 0.030)), 1e-6)
     decode = _sequence(num_tokens=100, num_computed=99)
     chunk = Chunk(_sequence(num_tokens=15, num_computed=0), 15)
     assert cost.seconds(StepPlan([decode, decode])) == pytest.approx(0.012 + 200e-6)
-    assert cost.seconds(StepPlan(chunks=[chunk])) == pytest.approx(0.025 + 120e-7)
+    assert cost.seconds(StepPlan(chunks=[chunk])) == pytest.approx(0.025)
     # Both read the weights once.
-    together = 0.010 + 100e-6 + 0.025 + 120e-7 - 0.010
+    together = 0.010 + 100e-6 + 0.025 - 0.010
     assert cost.seconds(StepPlan([decode], chunks=[chunk])) == pytest.approx(together)
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from octavo.engine.step_plan import StepPlan
+from octavo.engine.step_size import StepSize
 from octavo.router.worker import Role
-from simulator.cost import StepSize
 from simulator.overhead import Overhead
 from simulator.run import Outcome, ServiceSpec, simulate
 from simulator.workload import Request, conversations, equal_requests, poisson
