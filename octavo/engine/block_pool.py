@@ -36,6 +36,7 @@ class BlockPool:
             raise ValueError(f"num_blocks must be at least 1, got {num_blocks}")
         self.num_total = num_blocks
         self.num_cached = 0
+        self.num_used = 0  # blocks below this one were allocated at some time, those above never
         # Told which block lost its name when an allocation takes a cached one.
         self.on_evict: Callable[[int], None] = _ignore
         self._free_ids = list(range(num_blocks - 1, -1, -1))  # a stack: low ids are used first
@@ -81,6 +82,7 @@ class BlockPool:
         ]
         for block_id in block_ids:
             self._ref_counts[block_id] = 1
+        self.num_used = max(self.num_used, max(block_ids, default=-1) + 1)
         return block_ids
 
     def touch(self, block_ids: Iterable[int]) -> None:

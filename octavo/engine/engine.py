@@ -75,6 +75,7 @@ class Engine:
         """
         log = StepLog() if is_logged() else None
         plan = self.scheduler.schedule()
+        self.kv_cache.use(self.scheduler.pool.num_used)
         early = self.scheduler.drain_outputs() if on_scheduled is not None else []
         if early and on_scheduled is not None:
             on_scheduled(early)

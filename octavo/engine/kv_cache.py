@@ -8,6 +8,7 @@ its own; what it reads was finished by the step that announced it.
 """
 
 import math
+import sys
 import threading
 from dataclasses import dataclass
 
@@ -16,7 +17,8 @@ import numpy.typing as npt
 import torch
 
 from octavo.block_key import KEY_ALGORITHM
-from octavo.engine.host_memory import zeros
+from octavo.engine.host_memory import HUGE_PAGE, zeros
+from octavo.engine.pages_ahead import PagesAhead
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 FP8 = "float8_e4m3fn"
@@ -70,8 +72,11 @@ class KVCache:
         # [num_blocks, block_bytes]: the same memory, block by block.
         self.blocks = self.kv.view(torch.uint8).view(num_blocks, layout.block_bytes)
         self._host: Bytes | None = None  # [num_blocks, block_bytes]
+        self._pages: PagesAhead | None = None
         if device.type == "cpu":
             self._host = self.blocks.numpy()
+            if sys.platform == "linux" and self.blocks.data_ptr() % HUGE_PAGE == 0:
+                self._pages = PagesAhead(self.blocks.view(-1))
         else:
             self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._staging = torch.empty(layout.block_bytes, dtype=torch.uint8, pin_memory=True)
@@ -80,6 +85,11 @@ class KVCache:
     @property
     def block_bytes(self) -> int:
         return self.layout.block_bytes
+
+    def use(self, num_blocks: int) -> None:
+        """Blocks below num_blocks are in use, or were: the next ones get ready."""
+        if self._pages is not None:
+            self._pages.use(num_blocks * self.block_bytes)
 
     def read_block(self, block_id: int) -> memoryview:
         """The block's bytes: the block itself on the CPU, a copy of it elsewhere."""
