@@ -10,7 +10,7 @@ class PrefillConfig(WorkerConfig):
     """A worker that computes prompts and hands over their KV."""
 
     segment_bytes: int = field(
-        default=16 << 20, metadata={"help": "Shared memory that chunks pass through."}
+        default=32 << 20, metadata={"help": "Shared memory that chunks pass through."}
     )
 
     def __post_init__(self) -> None:

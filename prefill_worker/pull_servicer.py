@@ -31,7 +31,7 @@ from octavo.worker.open_streams import OpenStreams
 
 logger = logging.getLogger(__name__)
 
-MAX_UNACKNOWLEDGED_CHUNKS = 8
+MAX_UNACKNOWLEDGED_CHUNKS = 3  # one is copied in, one out, one on its way
 STALL_S = 5.0
 OPEN_TIMEOUT_S = 5.0
 MAX_PARKED_PULLS = 4096

@@ -24,7 +24,7 @@ from octavo.transfer.progress import PromptProgress
 from octavo.transfer.segment import StagingSegment
 from octavo.transfer.window import Window
 
-TARGET_CHUNK_BYTES = 1 << 20
+TARGET_CHUNK_BYTES = 4 << 20
 
 Write = Callable[[bytes], Awaitable[None]]
 
