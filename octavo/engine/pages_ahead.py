@@ -19,7 +19,7 @@ import torch
 from octavo.engine.host_memory import HUGE_PAGE
 
 AHEAD_BYTES = 64 << 20
-LEAST_BYTES = 8 << 20  # that are worth waking the thread
+LEAST_BYTES = 8 << 20  # that are worth waking the thread, and that no start uses
 NICENESS = 10
 MADV_POPULATE_WRITE = 23
 
@@ -36,7 +36,12 @@ class PagesAhead:
         self._thread = ThreadPoolExecutor(1, "pages", initializer=_give_way)
 
     def use(self, num_bytes: int) -> None:
-        """So many leading bytes are in use: map what comes next, without waiting."""
+        """So many leading bytes are in use: map what comes next, without waiting.
+
+        Nothing before the first prompt of some length, which a start would wait for.
+        """
+        if num_bytes < LEAST_BYTES:
+            return
         wanted = min(num_bytes + AHEAD_BYTES, len(self._memory))
         new = wanted - self._asked_bytes
         if new >= LEAST_BYTES or (new > 0 and wanted == len(self._memory)):

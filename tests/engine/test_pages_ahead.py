@@ -10,7 +10,7 @@ import torch
 
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.host_memory import HUGE_PAGE, zeros
-from octavo.engine.pages_ahead import AHEAD_BYTES, PagesAhead
+from octavo.engine.pages_ahead import AHEAD_BYTES, LEAST_BYTES, PagesAhead
 
 TIMEOUT_S = 30
 POOL_BYTES = 2 * AHEAD_BYTES
@@ -39,11 +39,14 @@ def wait_until_resident(memory: torch.Tensor, num_bytes: int) -> None:
 def test_what_comes_next_is_mapped_and_no_more() -> None:
     memory = zeros((POOL_BYTES,), torch.uint8)
     pages = PagesAhead(memory)
-    pages.use(0)
-    wait_until_resident(memory, AHEAD_BYTES)
-    pages.use(1)  # too little to wake anybody for
+    pages.use(LEAST_BYTES - 1)  # a start's
     pages._thread.submit(int).result(TIMEOUT_S)
-    assert resident_bytes(memory.data_ptr()) < AHEAD_BYTES + 2 * HUGE_PAGE
+    assert resident_bytes(memory.data_ptr()) < HUGE_PAGE
+    pages.use(LEAST_BYTES)
+    wait_until_resident(memory, LEAST_BYTES + AHEAD_BYTES)
+    pages.use(LEAST_BYTES + 1)  # too little more to wake anybody for
+    pages._thread.submit(int).result(TIMEOUT_S)
+    assert resident_bytes(memory.data_ptr()) < LEAST_BYTES + AHEAD_BYTES + 2 * HUGE_PAGE
     memory[:HUGE_PAGE] = 7
     pages.use(POOL_BYTES)
     wait_until_resident(memory, POOL_BYTES)
