@@ -1,12 +1,12 @@
 """Memory of a pool on the CPU: zeros of any type, in large pages where the kernel has them."""
 
 import mmap
-import re
 from pathlib import Path
 
 import pytest
 import torch
 
+from engine.smaps import bytes_of
 from octavo.engine.host_memory import HUGE_PAGE, zeros
 
 SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -28,7 +28,7 @@ def test_a_large_pool_lies_in_large_pages() -> None:
     made = zeros((8, HUGE_PAGE), torch.uint8)
     assert made.data_ptr() % HUGE_PAGE == 0
     made.fill_(1)
-    assert huge_kib(made.data_ptr()) > 0
+    assert bytes_of(made.data_ptr(), "AnonHugePages") > 0
 
 
 def test_memory_goes_with_its_last_view(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,14 +45,3 @@ def test_memory_goes_with_its_last_view(monkeypatch: pytest.MonkeyPatch) -> None
     assert not closed
     del view
     assert closed
-
-
-def huge_kib(address: int) -> int:
-    """KiB in huge pages of the mapping that holds the address."""
-    is_inside = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            is_inside = int(found[1], 16) <= address < int(found[2], 16)
-        elif is_inside and line.startswith("AnonHugePages:"):
-            return int(line.split()[1])
-    return 0

@@ -1,13 +1,12 @@
 """Pages ahead of the blocks in use are mapped, those far away are not, and no byte changes."""
 
-import re
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
+from engine.smaps import bytes_of
 from octavo.engine.block_pool import BlockPool
 from octavo.engine.host_memory import HUGE_PAGE, zeros
 from octavo.engine.pages_ahead import AHEAD_BYTES, LEAST_BYTES, PagesAhead
@@ -17,20 +16,13 @@ POOL_BYTES = 2 * AHEAD_BYTES
 linux = pytest.mark.skipif(sys.platform != "linux", reason="populating is Linux's")
 
 
-def resident_bytes(address: int) -> int:
-    """Of the mapping that holds the address."""
-    is_inside = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            is_inside = int(found[1], 16) <= address < int(found[2], 16)
-        elif is_inside and line.startswith("Rss:"):
-            return int(line.split()[1]) * 1024
-    return 0
+def resident_bytes(memory: torch.Tensor) -> int:
+    return bytes_of(memory.data_ptr(), "Rss")
 
 
 def wait_until_resident(memory: torch.Tensor, num_bytes: int) -> None:
     deadline = time.monotonic() + TIMEOUT_S
-    while resident_bytes(memory.data_ptr()) < num_bytes:
+    while resident_bytes(memory) < num_bytes:
         assert time.monotonic() < deadline, "no pages were mapped: a kernel before 5.14?"
         time.sleep(0.01)
 
@@ -41,12 +33,12 @@ def test_what_comes_next_is_mapped_and_no_more() -> None:
     pages = PagesAhead(memory)
     pages.use(LEAST_BYTES - 1)  # a start's
     pages._thread.submit(int).result(TIMEOUT_S)
-    assert resident_bytes(memory.data_ptr()) < HUGE_PAGE
+    assert resident_bytes(memory) < HUGE_PAGE
     pages.use(LEAST_BYTES)
     wait_until_resident(memory, LEAST_BYTES + AHEAD_BYTES)
     pages.use(LEAST_BYTES + 1)  # too little more to wake anybody for
     pages._thread.submit(int).result(TIMEOUT_S)
-    assert resident_bytes(memory.data_ptr()) < LEAST_BYTES + AHEAD_BYTES + 2 * HUGE_PAGE
+    assert resident_bytes(memory) < LEAST_BYTES + AHEAD_BYTES + 2 * HUGE_PAGE
     memory[:HUGE_PAGE] = 7
     pages.use(POOL_BYTES)
     wait_until_resident(memory, POOL_BYTES)
