@@ -127,6 +127,7 @@ def draw_validation(path: Path, rows: Rows) -> None:
             axis.bar(places, [row[kind][key] for row in rows], 0.4, label=kind)
         axis.set_xticks(range(len(rows)), names, rotation=60, ha="right", fontsize=7)
         axis.set_title(key)
+        axis.margins(y=0.25)  # room for the legend
         axis.legend()
     _save(figure, path)
 

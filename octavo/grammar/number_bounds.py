@@ -26,12 +26,12 @@ _NEXT_TO_ZERO = 1e-30
 
 
 def include_bounds(text: str) -> str:
-    """A JSON schema, changed; what is no JSON comes back as it is."""
+    """A JSON schema, changed; what cannot be read as JSON comes back as it is."""
     if not any(keyword in text for keyword in _BOUNDS):
         return text
     try:
         schema = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     pending = [schema]
     while pending:
@@ -42,7 +42,7 @@ def include_bounds(text: str) -> str:
             pending += _subschemas(node)
         elif isinstance(node, list):
             pending += node
-    return json.dumps(schema, ensure_ascii=False)
+    return json.dumps(schema)
 
 
 def _subschemas(schema: dict[str, Any]) -> Iterator[Any]:

@@ -59,8 +59,15 @@ def test_all_else_stays_as_it_is(schema: Any) -> None:
     assert included(schema) == schema
 
 
-def test_what_is_no_json_is_left_to_who_says_so() -> None:
-    assert include_bounds('{"exclusiveMinimum": ') == '{"exclusiveMinimum": '
+def test_what_cannot_be_read_is_left_to_who_says_so() -> None:
+    deep = '{"exclusiveMinimum": 1, "items": ' * 10_000 + "{}" + "}" * 10_000
+    for text in ('{"exclusiveMinimum": ', deep):
+        assert include_bounds(text) == text
+
+
+def test_half_a_character_stays_an_escape() -> None:
+    text = '{"exclusiveMinimum": -1, "description": "\\ud83d"}'
+    assert include_bounds(text) == text
 
 
 @pytest.mark.parametrize(
