@@ -3,12 +3,12 @@
     CPU                  lanes   bytes x bytes                        half bytes x bytes
     AVX512-VNNI          16      vpdpbusd of w + 128                  vpdpbusd
     AVX-VNNI              8      vpdpbusd of |w| and sign(w) * a      vpdpbusd
-    AVX2                  8      vpmaddubsw of the same, vpmaddwd     vpmaddubsw, summed in 16 bits
+    AVX2                  8      byte_assembly.py                     vpmaddubsw, summed in 16 bits
     any other             8      products of 16-bit pairs             the same
 
 vpdpbusd and vpmaddubsw take one unsigned operand, and vpmaddubsw has 16 bits for two products: it
-fits the 127 * 127 of signed bytes twice, and the 15 * 127 of half bytes sixteen times. So all of
-them give the same integers.
+fits the 127 * 128 of bytes twice, and the 15 * 127 of half bytes sixteen times. So all of them give
+the same integers.
 """
 
 from typing import Any, Protocol
@@ -25,6 +25,8 @@ HAS_VNNI_512 = "+avx512vnni" in _features
 HAS_VNNI_256 = "+avxvnni" in _features
 HAS_AVX2 = "+avx2" in _features
 HAS_HALVES = "+f16c" in _features
+HAS_VNNI = HAS_VNNI_512 or HAS_VNNI_256
+HAS_ASSEMBLY = HAS_AVX2 and HAS_HALVES and "+fma" in _features and not HAS_VNNI
 WIDTH = 16 if HAS_VNNI_512 else 8  # 32-bit lanes of a register
 BYTES = ir.VectorType(I8, 4 * WIDTH)
 SHORTS = ir.VectorType(I16, 2 * WIDTH)
@@ -46,6 +48,9 @@ class Dot(Protocol):
 
     def add(self, builder: Any, sums: Any, operand: Any, quad: Any) -> Any:
         """sums + operand * quad; quad has the same four signed bytes in all lanes."""
+
+    def after_step(self, builder: Any, sums: list[Any]) -> list[Any]:
+        """All sums of a panel, when a step has been added to each."""
 
     def words(self, builder: Any, sums: Any) -> Any:
         """The sums as WIDTH integers."""
@@ -82,11 +87,6 @@ def _with_sign(builder: Any, quad: Any, weights: Any) -> Any:
     return _call(builder, "llvm.x86.avx2.psign.b", BYTES, quad, weights)
 
 
-def _in_order(builder: Any, v: Any) -> Any:
-    """v, opaque to the compiler, which would sum each row as a tree and run out of registers."""
-    return builder.asm(ir.FunctionType(v.type, [v.type]), "", "=x,0", [v], side_effect=False)
-
-
 class _WordSums:
     is_offset = False
 
@@ -95,6 +95,9 @@ class _WordSums:
 
     def operand(self, weights: Any, builder: Any) -> Any:
         return weights
+
+    def after_step(self, builder: Any, sums: list[Any]) -> list[Any]:
+        return sums
 
     def words(self, builder: Any, sums: Any) -> Any:
         return sums
@@ -111,7 +114,7 @@ class _UnsignedDot(_WordSums):
 
 
 class _SignedDot(_WordSums):
-    """Signed bytes where there is a sign instruction."""
+    """Signed bytes by one instruction that wants one of them unsigned."""
 
     def operand(self, weights: Any, builder: Any) -> Any:
         size = _call(builder, f"llvm.abs.v{4 * WIDTH}i8", BYTES, weights, ir.IntType(1)(0))
@@ -119,10 +122,7 @@ class _SignedDot(_WordSums):
 
     def add(self, builder: Any, sums: Any, operand: Any, quad: Any) -> Any:
         size, weights = operand
-        signed = _with_sign(builder, quad, weights)
-        if HAS_VNNI_256:
-            return _dot_unsigned(builder, sums, size, signed)
-        return builder.add(sums, _sum_pairs(builder, _pairs(builder, size, signed)))
+        return _dot_unsigned(builder, sums, size, _with_sign(builder, quad, weights))
 
 
 class _ShortDot:
@@ -137,7 +137,18 @@ class _ShortDot:
         return weights
 
     def add(self, builder: Any, sums: Any, operand: Any, quad: Any) -> Any:
-        return _in_order(builder, builder.add(sums, _pairs(builder, operand, quad)))
+        return builder.add(sums, _pairs(builder, operand, quad))
+
+    def after_step(self, builder: Any, sums: list[Any]) -> list[Any]:
+        """The same, opaque to the compiler, which must have all of them before it goes on.
+
+        It would sum one output after the other, each as a tree, and run out of registers.
+        """
+        kinds = [v.type for v in sums]
+        places = ["=x"] * len(sums) + [str(i) for i in range(len(sums))]
+        kind = ir.FunctionType(ir.LiteralStructType(kinds), kinds)
+        same = builder.asm(kind, "", ",".join(places), sums, side_effect=False)
+        return [builder.extract_value(same, i) for i in range(len(sums))]
 
     def words(self, builder: Any, sums: Any) -> Any:
         return _sum_pairs(builder, sums)
@@ -162,11 +173,11 @@ class _PlainDot(_WordSums):
 def _byte_dot() -> Dot:
     if HAS_VNNI_512:
         return _UnsignedDot(is_offset=True)
-    return _SignedDot() if HAS_AVX2 else _PlainDot()
+    return _SignedDot() if HAS_VNNI_256 else _PlainDot()
 
 
 def _nibble_dot() -> Dot:
-    if HAS_VNNI_512 or HAS_VNNI_256:
+    if HAS_VNNI:
         return _UnsignedDot(is_offset=False)
     return _ShortDot() if HAS_AVX2 else _PlainDot()
 

@@ -36,19 +36,41 @@ def _magnitude(builder, a, b):
     return builder.bitcast(builder.select(builder.icmp_unsigned(">", a, b), a, b), lanes.VECTOR)
 
 
+def _rounded(builder, a):
+    """The lanes, each within -127 .. 127, to nearest even, as bytes and as float32."""
+    # After this addition the low byte of each lane is the integer in two's complement.
+    shifted = builder.fadd(a, lanes.constant(lanes.ROUNDER))
+    low = builder.trunc(builder.bitcast(shifted, lanes.WORDS), BYTES)
+    return low, builder.fsub(shifted, lanes.constant(lanes.ROUNDER))
+
+
 @intrinsic
 def store_bytes(typing, address, index, a):
-    """Round the lanes, each within -127 .. 127, to nearest even, store them; returns them."""
+    """Round the lanes, each within -127 .. 127, store them as bytes; returns them."""
 
     def generate(context, builder, signature, args):
         address, index, a = args
-        # After this addition the low byte of each lane is the integer in two's complement.
-        shifted = builder.fadd(a, lanes.constant(lanes.ROUNDER))
-        low = builder.trunc(builder.bitcast(shifted, lanes.WORDS), BYTES)
+        low, whole = _rounded(builder, a)
         builder.store(low, lanes.pointer(builder, address, index, 1, BYTES), align=1)
-        return builder.fsub(shifted, lanes.constant(lanes.ROUNDER))
+        return whole
 
     return vector(i64, i64, vector), generate
+
+
+@intrinsic
+def store_split(typing, address, index, signs, a):
+    """As `store_bytes`, but sizes at index and, at index signs, all bits of those below 0."""
+
+    def generate(context, builder, signature, args):
+        address, index, signs, a = args
+        low, whole = _rounded(builder, a)
+        below = builder.ashr(low, ir.Constant(BYTES, [7] * LANES))
+        size = builder.sub(builder.xor(low, below), below)
+        builder.store(size, lanes.pointer(builder, address, index, 1, BYTES), align=1)
+        builder.store(below, lanes.pointer(builder, address, signs, 1, BYTES), align=1)
+        return whole
+
+    return vector(i64, i64, i64, vector), generate
 
 
 @intrinsic

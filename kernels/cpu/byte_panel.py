@@ -4,8 +4,8 @@
                                    (+ level * sum of A[row, group] * minimum[group], if half bytes)
 
 Within a group of 32 products the sums are integers; C is float32. Sums and totals stay in
-registers: three rows of 4 x 16 outputs with AVX-512, four rows of 8 outputs with AVX2. A strip is
-one stream, which the CPU fetches ahead by itself, of blocks:
+registers: three rows of 4 x 16 outputs with AVX-512, two rows of 4 x 8 with AVX2, of 2 x 8
+elsewhere. A strip is one stream of blocks:
 
     bytes       [8 steps][STRIP][4], then STRIP scales in float16
     half bytes  [4][STRIP][4] (step i in the low, step i + 4 in the high half), scales, minima
@@ -15,11 +15,13 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu import byte_assembly, lanes
+from octavo.kernels.cpu.byte_assembly import LINE
 from octavo.kernels.cpu.byte_dot import (
     BYTE_DOT,
     BYTES,
     FLOATS,
+    HAS_ASSEMBLY,
     HAS_HALVES,
     HAS_VNNI_512,
     NIBBLE_DOT,
@@ -35,8 +37,9 @@ i64 = types.int64
 GROUP = 32  # products that share a level and a scale
 QUAD = 4  # bytes of one depth step
 STEPS = GROUP // QUAD
-PANEL_ROWS, VECTORS = (3, 4) if HAS_VNNI_512 else (4, 1)
+PANEL_ROWS, VECTORS = (3, 4) if HAS_VNNI_512 else (2, 4) if HAS_ASSEMBLY else (2, 2)
 STRIP = VECTORS * WIDTH  # outputs
+FETCHED = byte_assembly.FETCHED * LINE
 BYTE_BLOCK = GROUP * STRIP + 2 * STRIP
 NIBBLE_BLOCK = GROUP // 2 * STRIP + 4 * STRIP
 
@@ -129,6 +132,8 @@ def _emit_group(builder, weights, block, rows, group, totals):
             quad = builder.bitcast(quad, BYTES)
             for v in range(VECTORS):
                 sums[r][v] = dot.add(builder, sums[r][v], operands[v], quad)
+        flat = dot.after_step(builder, [v for row in sums for v in row])
+        sums = [flat[r * VECTORS : (r + 1) * VECTORS] for r in range(len(rows))]
     for v in range(VECTORS):
         scales = weights.scales(builder, block, v)
         minima = weights.minima(builder, block, v)
@@ -145,7 +150,7 @@ def _emit_group(builder, weights, block, rows, group, totals):
 
 
 def _emit_panel(builder, weights, args, count):
-    a, stride, b, groups, c, c_stride = args
+    a, stride, b, groups, c, c_stride, ahead = args
     padded, spread = builder.mul(groups, I64(GROUP)), builder.mul(groups, I64(4))
     rows = []
     for r in range(count):
@@ -159,6 +164,9 @@ def _emit_panel(builder, weights, args, count):
         builder.store(zero, total)
     with cgutils.for_range(builder, groups) as loop:
         block = builder.add(b, builder.mul(loop.index, I64(weights.size)))
+        fetched = builder.add(ahead, builder.mul(loop.index, I64(FETCHED)))
+        for line in range(0, FETCHED, LINE):
+            lanes.fetch(builder, builder.add(fetched, I64(line)))
         _emit_group(builder, weights, block, rows, loop.index, totals)
     for i, total in enumerate(totals):
         row = builder.add(c, builder.mul(c_stride, I64(i // VECTORS)))
@@ -169,14 +177,16 @@ def _emit_panel(builder, weights, args, count):
 # What a strip holds, named by the type of its kind.
 BYTES_KIND, NIBBLES_KIND = np.int8(0), np.uint8(0)
 _BLOCKS = {types.int8: _ByteBlock(), types.uint8: _NibbleBlock()}
+PARTS = {"int8": byte_assembly.PARTS if HAS_ASSEMBLY else 1, "uint8": 1}  # of rows, see byte_rows
 
 
 @intrinsic
-def quantized_panel(typing, kind, a, stride, b, groups, c, c_stride, count):
+def quantized_panel(typing, kind, a, stride, b, groups, c, c_stride, ahead, count):
     """C of `count` (1 to PANEL_ROWS) rows by one strip.
 
     a: rows as `byte_rows.quantize_row` leaves them, stride bytes apart; b: [groups] blocks of this
-    kind; c: [count, STRIP] float32, c_stride bytes from row to row.
+    kind; c: [count, STRIP] float32, c_stride bytes from row to row. FETCHED bytes a group from
+    ahead on are fetched.
     """
     weights = _BLOCKS[kind]
 
@@ -184,7 +194,10 @@ def quantized_panel(typing, kind, a, stride, b, groups, c, c_stride, count):
         _, *operands, count = args
         for rows in range(1, PANEL_ROWS + 1):
             with builder.if_then(builder.icmp_signed("==", count, I64(rows))):
-                _emit_panel(builder, weights, operands, rows)
+                if kind == types.int8 and HAS_ASSEMBLY:
+                    byte_assembly.emit_panel(builder, operands, rows)
+                else:
+                    _emit_panel(builder, weights, operands, rows)
         return context.get_dummy_value()
 
-    return types.none(kind, i64, i64, i64, i64, i64, i64, i64), generate
+    return types.none(kind, i64, i64, i64, i64, i64, i64, i64, i64), generate

@@ -1,9 +1,11 @@
 """Rows of activations as signed bytes: what quantised weights are multiplied with.
 
-    x [depth] --absmax of 32--> bytes [padded] | levels | starts | sums
+    x [depth] --absmax of 32--> bytes [parts * padded] | levels | starts | sums
 
-levels, float32 [groups]: what a byte of the group is worth. starts, int32: -128 times the sum of
-the group's bytes, which takes back an offset of weights. sums, float32: that sum times its level.
+In two parts, a group is the sizes of its 32 bytes, then all bits of each that is below 0.
+levels, float32 [groups]: what a byte of the group is worth. starts, int32: what its sums begin
+with, -128 times the sum of the bytes, which takes back an offset of weights, or, in two parts, the
+sum of the sizes of those below 0 (byte_assembly). sums, float32: the bytes' sum times its level.
 Everything is made of the row alone, so a row has the same bytes in any batch. One level for a
 whole row would lose more, as few of its values are far larger than the rest.
 """
@@ -15,22 +17,32 @@ from octavo.kernels.cpu.byte_lanes import (
     larger_magnitude,
     largest_magnitude,
     store_bytes,
+    store_split,
     write_float,
     write_integer,
 )
 from octavo.kernels.cpu.byte_panel import GROUP
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
-from octavo.kernels.cpu.vector import add, load, load_some, mul, splat, sum_lanes
+from octavo.kernels.cpu.vector import (
+    add,
+    load,
+    load_some,
+    maximum,
+    mul,
+    splat,
+    sub,
+    sum_lanes,
+)
 
 LEVELS = 127
 LINE = 64  # bytes
 
 
 @inlined
-def row_bytes(groups):
+def row_bytes(parts, groups):
     """Room of one quantised row."""
-    return (groups * (GROUP + 12) + LINE - 1) // LINE * LINE
+    return (groups * (parts * GROUP + 12) + LINE - 1) // LINE * LINE
 
 
 @inlined
@@ -42,9 +54,16 @@ def _load_padded(format, source, i, size):
 
 
 @inlined
-def quantize_row(format, source, size, groups, target):
-    """source [size] as a row of bytes at target."""
-    levels = target + groups * GROUP
+def _sizes_below_zero(low, high):
+    """The sum of |lane| over the lanes of both that are below 0."""
+    zero = splat(np.float32(0.0))
+    return sum_lanes(add(maximum(sub(zero, low), zero), maximum(sub(zero, high), zero)))
+
+
+@inlined
+def quantize_row(parts, format, source, size, groups, target):
+    """source [size] as a row of bytes in that many parts at target."""
+    levels = target + groups * parts * GROUP
     starts, sums = levels + groups * 4, levels + groups * 8
     for group in range(groups):
         begin = group * GROUP
@@ -52,9 +71,16 @@ def quantize_row(format, source, size, groups, target):
         high = _load_padded(format, source, begin + LANES, size)
         highest = largest_magnitude(larger_magnitude(low, high))
         factor = splat(np.float32(LEVELS) / highest if highest > 0 else np.float32(0.0))
-        low = store_bytes(target, begin, mul(low, factor))
-        high = store_bytes(target, begin + LANES, mul(high, factor))
+        low, high = mul(low, factor), mul(high, factor)
+        place = begin * parts
+        if parts == 2:
+            low = store_split(target, place, place + GROUP, low)
+            high = store_split(target, place + LANES, place + GROUP + LANES, high)
+            start = _sizes_below_zero(low, high)
+        else:
+            low, high = store_bytes(target, place, low), store_bytes(target, place + LANES, high)
+            start = sum_lanes(add(low, high)) * np.float32(-OFFSET)
         level, total = highest / np.float32(LEVELS), sum_lanes(add(low, high))
         write_float(levels, group, level)
-        write_integer(starts, group, total * np.float32(-OFFSET))
+        write_integer(starts, group, start)
         write_float(sums, group, total * level)

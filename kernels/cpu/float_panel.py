@@ -23,7 +23,7 @@ from numba.core import cgutils, types
 
 from octavo.kernels.cpu import lanes
 from octavo.kernels.cpu.jit import intrinsic
-from octavo.kernels.cpu.lanes import F32, I32, I64, LANES
+from octavo.kernels.cpu.lanes import F32, I64, LANES
 from octavo.kernels.cpu.pair_dot import dot_pairs
 from octavo.kernels.cpu.vector import FORMATS
 
@@ -77,13 +77,6 @@ def _step_bytes(format):
     return lanes.MEMORY[format][1] * LANES, 1
 
 
-def _fetch(builder, place):
-    kind = ir.IntType(8).as_pointer()
-    function_type = ir.FunctionType(ir.VoidType(), [kind, I32, I32, I32])
-    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-    builder.call(function, [builder.inttoptr(place, kind), I32(0), I32(3), I32(1)])
-
-
 def _emit_tile(builder, format, operands, count, width):
     a, a_stride, b, panel_bytes, depth, c = operands
     step_bytes, depths = _step_bytes(format)
@@ -103,7 +96,7 @@ def _emit_tile(builder, format, operands, count, width):
         offset = builder.mul(loop.index, I64(step_bytes))
         places = [builder.add(panel, offset) for panel in panels]
         for place in places:
-            _fetch(builder, builder.add(place, span))
+            lanes.fetch(builder, builder.add(place, span))
         columns = [_columns(builder, format, place) for place in places]
         first = builder.mul(loop.index, I64(depths))
         for d in range(depths):

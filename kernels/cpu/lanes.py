@@ -52,6 +52,14 @@ def splat_word(builder, number):
     return builder.bitcast(splat(builder, float_bits), WORDS)
 
 
+def fetch(builder, address, locality=3):
+    """Ask for a cache line, near the core (3) or into the L2 cache (2); harmless anywhere."""
+    kind = ir.IntType(8).as_pointer()
+    signature = ir.FunctionType(ir.VoidType(), [kind, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0")
+    builder.call(function, [builder.inttoptr(address, kind), I32(0), I32(locality), I32(1)])
+
+
 def fma(builder, a, b, c):
     """a * b + c: one instruction where the CPU has it."""
     kind = ir.FunctionType(VECTOR, [VECTOR] * 3)

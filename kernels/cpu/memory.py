@@ -2,7 +2,7 @@
 
 from llvmlite import ir
 from numba import carray  # type: ignore[attr-defined]
-from numba.core import cgutils, errors, types
+from numba.core import errors, types
 
 from octavo.kernels.cpu import lanes
 from octavo.kernels.cpu.jit import inlined, intrinsic
@@ -147,11 +147,7 @@ def copy_bytes(typing, destination, source, num_bytes):
 
 def _prefetch(locality):
     def generate(context, builder, signature, args):
-        kind = ir.IntType(8).as_pointer()
-        function_type = ir.FunctionType(ir.VoidType(), [kind, I32, I32, I32])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-        place = builder.inttoptr(args[0], kind)
-        builder.call(function, [place, I32(0), I32(locality), I32(1)])
+        lanes.fetch(builder, args[0], locality)
         return context.get_dummy_value()
 
     return types.none(i64), generate

@@ -15,9 +15,11 @@ import torch
 
 from octavo.kernels.cpu.byte_panel import (
     BYTES_KIND,
+    FETCHED,
     GROUP,
     NIBBLES_KIND,
     PANEL_ROWS,
+    PARTS,
     QUAD,
     STEPS,
     STRIP,
@@ -31,7 +33,6 @@ from octavo.kernels.cpu.recording import empty
 from octavo.kernels.cpu.team import Kernel, kernel_per_format, run
 from octavo.kernels.cpu.vector import FLOAT, add, load, mul, store, store_some
 
-PASS: int = max(STRIP, LANES)  # outputs finished together
 BLOCK_BYTES = 192 << 10  # of rows: they stay in the L2 cache while all weights pass by
 # How much one thread does at once, some 20 us of it: rows to quantise, products, bytes of weights.
 ROWS_AT_ONCE, PRODUCTS_AT_ONCE, BYTES_AT_ONCE = 64, 1 << 20, 1 << 17
@@ -49,22 +50,25 @@ class QuantizedWeight:
     shape: tuple[int, int]
 
 
-@kernel_per_format
-def _quantize_rows(format):
+def _rows(parts: int) -> Callable[[torch.dtype], Kernel]:
     """Items are rows: x [num_rows, depth] to rows of bytes."""
 
-    def quantize_rows(args, first, last):
-        x, x_stride, depth, groups, rows = unpacked(args, 5)
-        stride = row_bytes(groups)
-        for r in range(first, last):
-            quantize_row(format, x + r * x_stride, depth, groups, rows + r * stride)
+    @kernel_per_format
+    def of_format(format):
+        def quantize_rows(args, first, last):
+            x, x_stride, depth, groups, rows = unpacked(args, 5)
+            stride = row_bytes(parts, groups)
+            for r in range(first, last):
+                quantize_row(parts, format, x + r * x_stride, depth, groups, rows + r * stride)
 
-    return quantize_rows
+        return quantize_rows
+
+    return of_format
 
 
 @inlined
 def _finish_row(format, sums, scales, bias, out, size):
-    """out[size] = sums * scales + bias; size is at most PASS."""
+    """out[size] = sums * scales + bias; size is at most STRIP."""
     for i in range(0, size, LANES):
         v = add(mul(load(FLOAT, sums, i), load(FLOAT, scales, i)), load(FLOAT, bias, i))
         if i + LANES <= size:
@@ -74,33 +78,34 @@ def _finish_row(format, sums, scales, bias, out, size):
 
 
 def _cells(kind: np.generic) -> Callable[[torch.dtype], Kernel]:
-    """Items are PASS outputs of a block of rows, blocks one after the other."""
+    """Items are strips of a block of rows, blocks one after the other."""
+
+    parts = PARTS[kind.dtype.name]
 
     @kernel_per_format
     def of_format(format):
         def multiply_cells(args, first, last):
             rows, num_rows, block, groups, weight, strip_bytes = unpacked(args, 6)
             scales, bias, out, size, item = unpacked(args + 48, 5)
-            stride, passes = row_bytes(groups), (size + PASS - 1) // PASS
-            sums = borrow(PANEL_ROWS * PASS * 4)
+            stride, strips = row_bytes(parts, groups), (size + STRIP - 1) // STRIP
+            sums = borrow(PANEL_ROWS * STRIP * 4)
             for cell in range(first, last):
-                r, column = cell // passes * block, cell % passes * PASS
-                width, end = min(PASS, size - column), min(num_rows, r + block)
+                r, column = cell // strips * block, cell % strips * STRIP
+                width, end = min(STRIP, size - column), min(num_rows, r + block)
+                strip = weight + column // STRIP * strip_bytes
+                ahead, place = strip + strip_bytes, column * 4
                 while r < end:
                     # As even as can be: two and two rather than three and one.
                     tiles = (end - r + PANEL_ROWS - 1) // PANEL_ROWS
                     num = (end - r + tiles - 1) // tiles
-                    for i in range(0, PASS, STRIP):
-                        strip, row = weight + (column + i) // STRIP * strip_bytes, rows + r * stride
-                        quantized_panel(
-                            kind, row, stride, strip, groups, sums + i * 4, PASS * 4, num
-                        )
+                    row = rows + r * stride
+                    quantized_panel(kind, row, stride, strip, groups, sums, STRIP * 4, ahead, num)
                     for j in range(num):
-                        target = out + ((r + j) * size + column) * item
-                        place = column * 4
-                        _finish_row(
-                            format, sums + j * PASS * 4, scales + place, bias + place, target, width
-                        )
+                        total, target = sums + j * STRIP * 4, out + ((r + j) * size + column) * item
+                        _finish_row(format, total, scales + place, bias + place, target, width)
+                    # The strip that follows is fetched once.
+                    ahead += groups * FETCHED
+                    ahead = ahead if ahead < strip + 2 * strip_bytes else strip
                     r += num
             give_back(sums)
 
@@ -109,6 +114,7 @@ def _cells(kind: np.generic) -> Callable[[torch.dtype], Kernel]:
     return of_format
 
 
+_ROWS = {parts: _rows(parts) for parts in set(PARTS.values())}
 _CELLS = {kind.dtype.name: _cells(kind) for kind in (BYTES_KIND, NIBBLES_KIND)}
 
 
@@ -121,16 +127,16 @@ class QuantizedLinear:
         self._size, self._depth = weight.shape
         self._dtype, self._strips = dtype, weight.strips
         self._groups = weight.strips.shape[1]
-        self._quantize = _quantize_rows(dtype)
-        self._multiply = _CELLS[weight.kind.dtype.name](dtype)
+        kind = weight.kind.dtype.name
+        self._quantize, self._multiply = _ROWS[PARTS[kind]](dtype), _CELLS[kind](dtype)
         padded = len(weight.strips) * STRIP
         self._scales, self._bias = torch.zeros(padded), torch.zeros(padded)
         self._scales[: self._size] = weight.scales
         if bias is not None:
             self._bias[: self._size] = bias
-        self._stride = row_bytes.py_func(self._groups)
+        self._stride = row_bytes.py_func(PARTS[kind], self._groups)
         self._block = max(1, BLOCK_BYTES // (self._stride * PANEL_ROWS)) * PANEL_ROWS
-        self._most: int = BYTES_AT_ONCE // (PASS // STRIP * weight.strips[0].nbytes)
+        self._most: int = BYTES_AT_ONCE // weight.strips[0].nbytes
         self._weight = (weight.strips.data_ptr(), weight.strips[0].nbytes)
         self(torch.zeros(1, self._depth, dtype=dtype))  # compiled, or loaded, before any request
 
@@ -145,13 +151,13 @@ class QuantizedLinear:
         run(self._quantize, source, num_rows, ROWS_AT_ONCE)
         inputs = (rows.data_ptr(), num_rows, self._block, self._groups, *self._weight)
         outputs = (self._scales.data_ptr(), self._bias.data_ptr(), out.data_ptr(), size, x.itemsize)
-        blocks, passes = -(-num_rows // self._block), -(-size // PASS)
-        run(self._multiply, inputs + outputs, blocks * passes, self._grain(num_rows))
+        blocks, strips = -(-num_rows // self._block), -(-size // STRIP)
+        run(self._multiply, inputs + outputs, blocks * strips, self._grain(num_rows))
         return out
 
     def _grain(self, num_rows: int) -> int:
         """Cells that are taken at once."""
-        products: int = min(num_rows, self._block) * PASS * self._groups * GROUP
+        products: int = min(num_rows, self._block) * STRIP * self._groups * GROUP
         return max(1, min(PRODUCTS_AT_ONCE // max(1, products), self._most))
 
 
@@ -171,9 +177,9 @@ def pack(
 
 
 def in_groups(weight: torch.Tensor) -> torch.Tensor:
-    """[N, K] as [padded N, groups, GROUP], padded with zeros to whole passes."""
+    """[N, K] as [padded N, groups, GROUP], padded with zeros to whole strips."""
     size, depth = weight.shape
-    padded = torch.nn.functional.pad(weight, (0, -depth % GROUP, 0, -size % PASS))
+    padded = torch.nn.functional.pad(weight, (0, -depth % GROUP, 0, -size % STRIP))
     return padded.view(len(padded), -1, GROUP)
 
 
