@@ -14,19 +14,18 @@ the same integers.
 from typing import Any, Protocol
 
 from llvmlite import binding, ir
-from numba.core.registry import cpu_target
 
 from octavo.kernels.cpu.lanes import F32, I16, I32
+from octavo.kernels.cpu.registers import FEATURES, in_order
 
 I8 = ir.IntType(8)
 OFFSET = 128  # makes a signed byte unsigned
-_features = set(cpu_target.target_context.codegen()._tm_features.split(","))
-HAS_VNNI_512 = "+avx512vnni" in _features
-HAS_VNNI_256 = "+avxvnni" in _features
-HAS_AVX2 = "+avx2" in _features
-HAS_HALVES = "+f16c" in _features
+HAS_VNNI_512 = "+avx512vnni" in FEATURES
+HAS_VNNI_256 = "+avxvnni" in FEATURES
+HAS_AVX2 = "+avx2" in FEATURES
+HAS_HALVES = "+f16c" in FEATURES
 HAS_VNNI = HAS_VNNI_512 or HAS_VNNI_256
-HAS_ASSEMBLY = HAS_AVX2 and HAS_HALVES and "+fma" in _features and not HAS_VNNI
+HAS_ASSEMBLY = HAS_AVX2 and HAS_HALVES and "+fma" in FEATURES and not HAS_VNNI
 WIDTH = 16 if HAS_VNNI_512 else 8  # 32-bit lanes of a register
 BYTES = ir.VectorType(I8, 4 * WIDTH)
 SHORTS = ir.VectorType(I16, 2 * WIDTH)
@@ -140,15 +139,7 @@ class _ShortDot:
         return builder.add(sums, _pairs(builder, operand, quad))
 
     def after_step(self, builder: Any, sums: list[Any]) -> list[Any]:
-        """The same, opaque to the compiler, which must have all of them before it goes on.
-
-        It would sum one output after the other, each as a tree, and run out of registers.
-        """
-        kinds = [v.type for v in sums]
-        places = ["=x"] * len(sums) + [str(i) for i in range(len(sums))]
-        kind = ir.FunctionType(ir.LiteralStructType(kinds), kinds)
-        same = builder.asm(kind, "", ",".join(places), sums, side_effect=False)
-        return [builder.extract_value(same, i) for i in range(len(sums))]
+        return list(in_order(builder, sums))
 
     def words(self, builder: Any, sums: Any) -> Any:
         return _sum_pairs(builder, sums)

@@ -6,7 +6,7 @@
       softmax  of each query head's scores; what came before is rescaled to the new maximum
       V pass   as the K pass: weighted sum of V into the output
 
-Rows are found through the block table, and fetched two tiles ahead of their use. Segments start at
+Rows are found through the block table, and fetched a tile ahead of their use. Segments start at
 the first token in sight and are taken in order: a sequence's result depends on nothing but that
 sequence, nor on which thread computes it. A tile past the end repeats the last row under a weight
 of zero: slots that hold no token are never read. A sequence may resume from its first tokens'
@@ -35,7 +35,7 @@ from octavo.kernels.cpu.tiles import MAX_HEADS, add_weighted_rows, arrange, rest
 from octavo.kernels.cpu.vector import FLOAT, load, splat, store
 
 SEGMENT = 256  # tokens
-AHEAD = 2 * LANES  # tokens whose rows are fetched before their use
+AHEAD = LANES  # tokens whose rows are fetched before their use, one KV head at a time
 FEW_SEQUENCES = 8  # below this each KV head is an item of its own
 CHUNK_TOKENS = 512  # about what is worth a hand-over
 
@@ -70,41 +70,45 @@ def _span(seq_lens, shared_lens, window, s):
 
 
 @inlined
-def _fetch_ahead(base, head_stride, num_kv, offsets, first, count, row_bytes):
-    """Fetch the tile at `first`, if there is one, of all KV heads."""
-    if first < count:
-        for kv in range(num_kv):
-            fetch_rows(base + kv * head_stride, offsets, first, row_bytes)
+def _fetch(place, offsets, position, then_place, then_offsets, end, then_end, row_bytes):
+    """Fetch the tile AHEAD of the one at `position`: of these rows, or of those that come then."""
+    ahead = position + AHEAD
+    if ahead < end:
+        fetch_rows(place, offsets, ahead, row_bytes)
+    elif ahead - end < then_end:
+        fetch_rows(then_place, then_offsets, ahead - end, row_bytes)
 
 
 @inlined
-def _attend_segment(format, base, kv_strides, offsets, count, room, shape):
-    """Fold `count` tokens, whose rows are at base + offsets, into the heads of some KV heads."""
+def _attend_segment(format, base, kv_strides, offsets, count, then, room, shape):
+    """Fold `count` tokens, whose rows are at base + offsets, into the heads of some KV heads.
+
+    then: (base, offsets, count) of the tokens after them, of which the first AHEAD are fetched.
+    """
     queries, outputs, scores, rows, padded = room
     num_kv, group, size, width, item_bytes = shape
+    then_base, then_offsets, then_count = then
     row_bytes, padded_bytes = size * item_bytes, width * item_bytes
     stride, line = 4 * head_width(width), 4 * SEGMENT
     parts = (group + MAX_HEADS - 1) // MAX_HEADS
     end = (count + LANES - 1) // LANES * LANES
     values = base + kv_strides[1]
     for position in range(0, count, LANES):
-        _fetch_ahead(base, kv_strides[2], num_kv, offsets, position + AHEAD, count, row_bytes)
         for kv in range(num_kv):
-            place = base + kv * kv_strides[2]
+            place, after = base + kv * kv_strides[2], values + kv * kv_strides[2]
+            _fetch(place, offsets, position, after, offsets, end, end, row_bytes)
             take_rows(rows, place, offsets, position, padded, row_bytes, padded_bytes)
             for part in range(parts):
                 h = kv * group + group * part // parts
                 heads = kv * group + group * (part + 1) // parts - h
                 target = scores + h * line + 4 * position
                 score_rows(format, queries + 4 * h * width, rows, width, heads, target, line)
-    for position in range(0, AHEAD, LANES):
-        _fetch_ahead(values, kv_strides[2], num_kv, offsets, position, count, row_bytes)
     for h in range(num_kv * group):
         softmax(scores + h * line, 0, count, end, outputs + h * stride, width)
     for position in range(0, count, LANES):
-        _fetch_ahead(values, kv_strides[2], num_kv, offsets, position + AHEAD, count, row_bytes)
         for kv in range(num_kv):
-            place = values + kv * kv_strides[2]
+            place, after = values + kv * kv_strides[2], then_base + kv * kv_strides[2]
+            _fetch(place, offsets, position, after, then_offsets, end, then_count, row_bytes)
             take_rows(rows, place, offsets, position, padded, row_bytes, padded_bytes)
             for part in range(parts):
                 h = kv * group + group * part // parts
@@ -148,13 +152,14 @@ def _decode(format):
         num_kv = num_kv_heads // parts  # of an item
         num_rows = num_kv * group
         num_floats = num_rows * (width + head_width(width) + SEGMENT) + LANES * width
-        borrowed = borrow(4 * num_floats + 8 * (LANES + SEGMENT) + 64)
+        borrowed = borrow(4 * num_floats + 8 * (LANES + SEGMENT + AHEAD) + 64)
         queries = (borrowed + 63) // 64 * 64  # [num_kv, group, width]
         outputs = queries + 4 * num_rows * width  # [num_kv, group, head_width]
         scores = outputs + num_rows * stride  # [num_kv, group, SEGMENT]
         rows = scores + 4 * num_rows * SEGMENT  # [16] int64
         offsets = rows + 8 * LANES  # [SEGMENT] int64
-        padded = offsets + 8 * SEGMENT if size < width else 0  # [16, width] of the format
+        then_offsets = offsets + 8 * SEGMENT  # [AHEAD] int64
+        padded = then_offsets + 8 * AHEAD if size < width else 0  # [16, width] of the format
         if padded != 0:
             for i in range(0, LANES * width, LANES):
                 store(FLOAT, padded, i, splat(ZERO))
@@ -176,14 +181,32 @@ def _decode(format):
             for segment in range(first, length, SEGMENT):
                 count = min(SEGMENT, length - segment)
                 find_rows(offsets, table, segment, count, block_size, kv_strides)
-                for position in range(0, AHEAD, LANES):
-                    _fetch_ahead(base, kv_head, num_kv, offsets, position, count, size * item_bytes)
+                if item == first_item and segment == first:
+                    for position in range(0, min(count, AHEAD), LANES):
+                        for kv in range(num_kv):
+                            place = base + kv * kv_head
+                            fetch_rows(place, offsets, position, size * item_bytes)
+                then_base, then_table, then_first, then_count = base, table, segment + count, 0
+                if then_first < length:
+                    then_count = length - then_first
+                elif item + 1 < last_item:
+                    then_s, then_part = divmod(item + 1, parts)
+                    then_base = kv_layer + then_part * kv_head
+                    then_table = block_tables + then_s * table_stride
+                    then_first, then_length = _span(seq_lens, shared_lens, window, then_s)
+                    then_count = then_length - then_first
+                then_count = min(then_count, AHEAD)
+                if then_count > 0:
+                    find_rows(
+                        then_offsets, then_table, then_first, then_count, block_size, kv_strides
+                    )
                 _attend_segment(
                     format,
                     base,
                     kv_strides,
                     offsets,
                     count,
+                    (then_base, then_offsets, then_count),
                     room,
                     (num_kv, group, size, width, item_bytes),
                 )

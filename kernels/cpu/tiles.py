@@ -14,7 +14,7 @@ from numba.core import cgutils, types
 from octavo.kernels.cpu import lanes, registers
 from octavo.kernels.cpu.jit import intrinsic
 from octavo.kernels.cpu.lanes import F32, I64, LANES
-from octavo.kernels.cpu.registers import NUM_REGISTERS, SPLIT, WIDTH, ZERO
+from octavo.kernels.cpu.registers import NUM_REGISTERS, SPLIT, WIDTH, ZERO, in_order
 from octavo.kernels.cpu.vector import vector
 
 i64 = types.int64
@@ -139,6 +139,8 @@ def add_weighted_rows(
                 own = chain[t % chains]
                 for part, value in enumerate(values):
                     own[part] = registers.fma(builder, factor, value, own[part])
+            flat = iter(in_order(builder, [s for chain in sums for own in chain for s in own]))
+            sums = [[[next(flat) for _ in own] for own in chain] for chain in sums]
         for h, chain in enumerate(sums):
             output = builder.add(outputs, builder.mul(outputs_stride, I64(h)))
             for part in range(SPLIT):
