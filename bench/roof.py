@@ -110,6 +110,7 @@ class TimedEngine:
             dtype=args.quantized_dtype if is_quantized else kind,
             quantization=kind if is_quantized else None,
             num_blocks=(2 * args.prompt_tokens) // 16 + 64,
+            max_draft_tokens=0,  # a step is of one token
         )
         self.kind = kind
         self.engine: Engine = build_engine(config)

@@ -18,10 +18,10 @@ from typing import Any
 
 from llvmlite import binding, ir
 
+from octavo.kernels.cpu.byte_dot import GROUP, QUAD, STEPS
 from octavo.kernels.cpu.lanes import I64
 
 ROWS, VECTORS, BYTES = 2, 4, 32  # bytes: of a register
-GROUP, QUAD, STEPS = 32, 4, 8
 PARTS = 2  # of a row: all sizes of a group, then all signs
 SCALES = GROUP * VECTORS * BYTES // QUAD  # where they stand in a block
 BLOCK = SCALES + VECTORS * BYTES // 2

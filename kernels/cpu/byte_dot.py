@@ -20,6 +20,9 @@ from octavo.kernels.cpu.registers import FEATURES, in_order
 
 I8 = ir.IntType(8)
 OFFSET = 128  # makes a signed byte unsigned
+GROUP = 32  # products that share a level and a scale
+QUAD = 4  # bytes of one depth step
+STEPS = GROUP // QUAD
 HAS_VNNI_512 = "+avx512vnni" in FEATURES
 HAS_VNNI_256 = "+avxvnni" in FEATURES
 HAS_AVX2 = "+avx2" in FEATURES

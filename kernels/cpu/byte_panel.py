@@ -21,11 +21,13 @@ from octavo.kernels.cpu.byte_dot import (
     BYTE_DOT,
     BYTES,
     FLOATS,
+    GROUP,
     HAS_ASSEMBLY,
     HAS_HALVES,
     HAS_VNNI_512,
     NIBBLE_DOT,
     SHORTS,
+    STEPS,
     WIDTH,
     WORDS,
     filled,
@@ -34,10 +36,8 @@ from octavo.kernels.cpu.jit import intrinsic
 from octavo.kernels.cpu.lanes import F32, I16, I32, I64
 
 i64 = types.int64
-GROUP = 32  # products that share a level and a scale
-QUAD = 4  # bytes of one depth step
-STEPS = GROUP // QUAD
-PANEL_ROWS, VECTORS = (3, 4) if HAS_VNNI_512 else (2, 4) if HAS_ASSEMBLY else (2, 2)
+ASSEMBLED = byte_assembly.ROWS, byte_assembly.VECTORS
+PANEL_ROWS, VECTORS = (3, 4) if HAS_VNNI_512 else ASSEMBLED if HAS_ASSEMBLY else (2, 2)
 STRIP = VECTORS * WIDTH  # outputs
 FETCHED = byte_assembly.FETCHED * LINE
 BYTE_BLOCK = GROUP * STRIP + 2 * STRIP

@@ -12,7 +12,7 @@ whole row would lose more, as few of its values are far larger than the rest.
 
 import numpy as np
 
-from octavo.kernels.cpu.byte_dot import OFFSET
+from octavo.kernels.cpu.byte_dot import GROUP, OFFSET
 from octavo.kernels.cpu.byte_lanes import (
     larger_magnitude,
     largest_magnitude,
@@ -21,7 +21,6 @@ from octavo.kernels.cpu.byte_lanes import (
     write_float,
     write_integer,
 )
-from octavo.kernels.cpu.byte_panel import GROUP
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.vector import (

@@ -5,7 +5,8 @@ weight [N, K] --range of 32--> 0 .. 15, scale and minimum [N, groups] float16, s
 
 import torch
 
-from octavo.kernels.cpu.byte_panel import NIBBLES_KIND, STEPS
+from octavo.kernels.cpu.byte_dot import STEPS
+from octavo.kernels.cpu.byte_panel import NIBBLES_KIND
 from octavo.kernels.cpu.int8_linear import normalized
 from octavo.kernels.cpu.quantized_linear import (
     Linear,

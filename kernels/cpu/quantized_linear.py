@@ -13,15 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from octavo.kernels.cpu.byte_dot import GROUP, QUAD, STEPS
 from octavo.kernels.cpu.byte_panel import (
     BYTES_KIND,
     FETCHED,
-    GROUP,
     NIBBLES_KIND,
     PANEL_ROWS,
     PARTS,
-    QUAD,
-    STEPS,
     STRIP,
     quantized_panel,
 )

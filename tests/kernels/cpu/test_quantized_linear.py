@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from octavo.kernels.cpu import int4_linear, int8_linear
-from octavo.kernels.cpu.byte_panel import GROUP
+from octavo.kernels.cpu.byte_dot import GROUP
 from octavo.kernels.cpu.quantized_linear import Linear
 from octavo.kernels.cpu.team import HelperCore, Team
 from octavo.kernels.cpu.vector import UnsupportedDtype
