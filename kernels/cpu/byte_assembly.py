@@ -77,10 +77,7 @@ def _add_to_totals(rows: int) -> list[str]:
 
 
 def _text(rows: int) -> str:
-    lines = [f"vpxor %ymm{12 + v}, %ymm{12 + v}, %ymm{12 + v}" for v in range(VECTORS)]
-    if rows > 1:
-        second = _row(_SUMS, _SUMS_STRIDE, 1)
-        lines += [f"vmovups %ymm12, {BYTES * v}{second}" for v in range(VECTORS)]
+    lines = [f"vmovups {BYTES * v}({_SUMS}), %ymm{12 + v}" for v in range(VECTORS)]
     lines += ["1:", "vpcmpeqw %ymm11, %ymm11, %ymm11", "vpabsw %ymm11, %ymm11"]
     lines += [f"prefetcht0 {LINE * i}({_AHEAD})" for i in range(FETCHED)]
     for r, spread in enumerate((_SPREAD, _SECOND_SPREAD)[:rows]):
@@ -97,9 +94,7 @@ def _text(rows: int) -> str:
 
 def emit_panel(builder: Any, args: Any, rows: int) -> None:
     """`byte_panel.quantized_panel` of this number of rows, 1 or 2, and a group at least."""
-    row, stride, weights, groups, sums, sums_stride, ahead = args
-    levels = builder.add(row, builder.mul(groups, I64(PARTS * GROUP)))
-    spread = builder.mul(groups, I64(4))
+    row, levels, spread, stride, weights, groups, sums, sums_stride, ahead = args
     forward = [row, levels, weights, ahead, groups]
     fixed = [stride, spread, builder.add(spread, stride), sums, sums_stride]
     places = ["=&r"] * 5 + [str(i) for i in range(5)] + ["r"] * 5 + _CLOBBERED

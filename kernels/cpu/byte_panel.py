@@ -1,6 +1,6 @@
 """A register-blocked product of quantised rows: a few rows of activations and a strip of outputs.
 
-    C[rows, STRIP] = sum over groups of level[row, group] * scale[group] * (A[rows, group] x B)
+    C[rows, STRIP] += sum over groups of level[row, group] * scale[group] * (A[rows, group] x B)
                                    (+ level * sum of A[row, group] * minimum[group], if half bytes)
 
 Within a group of 32 products the sums are integers; C is float32. Sums and totals stay in
@@ -150,27 +150,27 @@ def _emit_group(builder, weights, block, rows, group, totals):
 
 
 def _emit_panel(builder, weights, args, count):
-    a, stride, b, groups, c, c_stride, ahead = args
-    padded, spread = builder.mul(groups, I64(GROUP)), builder.mul(groups, I64(4))
-    rows = []
+    a, levels, spread, stride, b, groups, c, c_stride, ahead = args
+    rows, places = [], []
     for r in range(count):
-        row = builder.add(a, builder.mul(stride, I64(r)))
-        levels = builder.add(row, padded)
-        starts = builder.add(levels, spread)
-        rows.append((row, levels, starts, builder.add(starts, spread)))
-    zero = ir.Constant(FLOATS, None)
-    totals = [cgutils.alloca_once(builder, FLOATS) for _ in range(count * VECTORS)]
-    for total in totals:
-        builder.store(zero, total)
+        step = builder.mul(stride, I64(r))
+        own = builder.add(levels, step)
+        starts = builder.add(own, spread)
+        rows.append((builder.add(a, step), own, starts, builder.add(starts, spread)))
+        target = builder.add(c, builder.mul(c_stride, I64(r)))
+        places += [
+            lanes.pointer(builder, target, I64(v), 4 * WIDTH, FLOATS) for v in range(VECTORS)
+        ]
+    totals = [cgutils.alloca_once(builder, FLOATS) for _ in places]
+    for total, place in zip(totals, places, strict=True):
+        builder.store(builder.load(place, align=4), total)
     with cgutils.for_range(builder, groups) as loop:
         block = builder.add(b, builder.mul(loop.index, I64(weights.size)))
         fetched = builder.add(ahead, builder.mul(loop.index, I64(FETCHED)))
         for line in range(0, FETCHED, LINE):
             lanes.fetch(builder, builder.add(fetched, I64(line)))
         _emit_group(builder, weights, block, rows, loop.index, totals)
-    for i, total in enumerate(totals):
-        row = builder.add(c, builder.mul(c_stride, I64(i // VECTORS)))
-        place = lanes.pointer(builder, row, I64(i % VECTORS), 4 * WIDTH, FLOATS)
+    for total, place in zip(totals, places, strict=True):
         builder.store(builder.load(total), place, align=4)
 
 
@@ -181,12 +181,13 @@ PARTS = {"int8": byte_assembly.PARTS if HAS_ASSEMBLY else 1, "uint8": 1}  # of r
 
 
 @intrinsic
-def quantized_panel(typing, kind, a, stride, b, groups, c, c_stride, ahead, count):
-    """C of `count` (1 to PANEL_ROWS) rows by one strip.
+def quantized_panel(typing, kind, a, levels, spread, stride, b, groups, c, c_stride, ahead, count):
+    """Add to C of `count` (1 to PANEL_ROWS) rows what some groups of one strip make.
 
-    a: rows as `byte_rows.quantize_row` leaves them, stride bytes apart; b: [groups] blocks of this
-    kind; c: [count, STRIP] float32, c_stride bytes from row to row. FETCHED bytes a group from
-    ahead on are fetched.
+    a, levels: of the first group and row, as `byte_rows.quantize_row` leaves them, stride bytes
+    from row to row; starts and sums are spread bytes after levels and after one another. b:
+    [groups] blocks of this kind; c: [count, STRIP] float32, c_stride bytes from row to row. FETCHED
+    bytes a group from ahead on are fetched.
     """
     weights = _BLOCKS[kind]
 
@@ -200,4 +201,4 @@ def quantized_panel(typing, kind, a, stride, b, groups, c, c_stride, ahead, coun
                     _emit_panel(builder, weights, operands, rows)
         return context.get_dummy_value()
 
-    return types.none(kind, i64, i64, i64, i64, i64, i64, i64, i64), generate
+    return types.none(kind, *[i64] * 10), generate

@@ -95,8 +95,9 @@ def _emit_tile(builder, format, operands, count, width):
     with cgutils.for_range(builder, steps) as loop:
         offset = builder.mul(loop.index, I64(step_bytes))
         places = [builder.add(panel, offset) for panel in panels]
-        for place in places:
-            lanes.fetch(builder, builder.add(place, span))
+        if IS_WIDE or count > 1:
+            for place in places:
+                lanes.fetch(builder, builder.add(place, span))
         columns = [_columns(builder, format, place) for place in places]
         first = builder.mul(loop.index, I64(depths))
         for d in range(depths):

@@ -67,7 +67,8 @@ def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         linear = PanelLinear(weight, bias, pair_product(HAS_AMX_BF16))
     else:
         linear = PanelLinear(weight, bias)
-    linear(torch.zeros(1, weight.shape[1], dtype=weight.dtype))  # compiled, or loaded, by now
+    for num_rows in (1, 2):  # compiled, or loaded, before any request
+        linear(torch.zeros(num_rows, weight.shape[1], dtype=weight.dtype))
     return linear
 
 

@@ -71,7 +71,7 @@ def _finish(sums, width, bias, out, count, column):
         place = target + column * item
         finish_pairs(sums, bias + column * 4, place, size * item, count, width)
     else:
-        finish_rows(FORMAT, sums, width, bias, target, size * item, count, column, size, item)
+        finish_rows(FORMAT, sums, width, 1, bias, target, size * item, count, column, size, item)
 
 
 @inlined

@@ -55,11 +55,14 @@ def _widen_rows(format, x, x_stride, num_rows, depth, target, padded):
 
 
 @inlined
-def finish_rows(format, sums, width, bias, out, out_stride, num_rows, column, size, item):
-    """out[rows, column .. column + 16 * width - 1] = sums + bias, as far as there are columns."""
+def finish_rows(format, sums, width, apart, bias, out, out_stride, num_rows, column, size, item):
+    """out[rows, 16 columns of each panel] = sums + bias, as far as there are columns.
+
+    The first panel's columns begin with `column`; panels are `apart` panels from one another.
+    """
     for r in range(num_rows):
         for v in range(width):
-            begin = column + v * LANES
+            begin = column + v * apart * LANES
             total = add(load(FLOAT, sums, (r * width + v) * LANES), load(FLOAT, bias, begin))
             if begin + LANES <= size:
                 store(format, out + r * out_stride, begin, total)
@@ -69,7 +72,7 @@ def finish_rows(format, sums, width, bias, out, out_stride, num_rows, column, si
 
 @inlined
 def _panels_at_once(num_rows):
-    if IS_WIDE or num_rows == 1:
+    if IS_WIDE:
         return WIDE
     return 2 if num_rows == 2 else 1
 
@@ -96,7 +99,7 @@ def multiply_block(panel_format, format, most, rows, depth, layer, panels, sums,
             num = count // num_sets + (1 if s < count % num_sets else 0)
             source, result = x + row * x_stride, target + row * size * item
             float_panel(panel_format, source, x_stride, place, panel_bytes, depth, sums, num, width)
-            finish_rows(format, sums, width, bias, result, size * item, num, column, size, item)
+            finish_rows(format, sums, width, 1, bias, result, size * item, num, column, size, item)
             row += num
         panel += width
 
@@ -141,6 +144,34 @@ def _multiply(format):
     return multiply
 
 
+@kernel_per_format
+def _multiply_row(format):
+    has_floats = format is FLOAT
+
+    def multiply_row(args, first, last):
+        """Items: panels i, i + items, i + 2 * items, i + 3 * items, at once, for one row."""
+        x, x_stride, _, depth, weight, panel_bytes, bias, out, size, item = unpacked(args, 10)
+        _, padded = unpacked(args + 10 * 8, 2)
+        num_panels = (size + LANES - 1) // LANES
+        apart = (num_panels + WIDE - 1) // WIDE
+        room = borrow(SUMS_BYTES + padded * 4 + LINE)
+        sums = (room + LINE - 1) // LINE * LINE
+        source = x
+        if not has_floats:
+            source = sums + SUMS_BYTES
+            _widen_rows(format, x, x_stride, 1, depth, source, padded)
+        for own in range(first, last):
+            end = min(num_panels, own + WIDE * apart)
+            width = WIDE if own + (WIDE - 1) * apart < num_panels else 1
+            for panel in range(own, end, width * apart):
+                place, column = weight + panel * panel_bytes, panel * LANES
+                float_panel(format, source, 0, place, apart * panel_bytes, depth, sums, 1, width)
+                finish_rows(format, sums, width, apart, bias, out, 0, 1, column, size, item)
+        give_back(room)
+
+    return multiply_row
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """How a number of rows becomes items of work."""
@@ -168,12 +199,14 @@ class Product:
     kernel: Kernel
     depths: int  # panels and copies of rows are padded to a multiple of it
     split: Callable[[int, int, int], Split]  # of rows, depth, panels
+    row_kernel: Kernel | None = None  # for one row, whose items are WIDE panels
 
 
 @functools.cache
 def float_product(dtype: torch.dtype) -> Product:
     """In float32 arithmetic."""
-    return Product(_multiply(dtype), depths_of_step(dtype), _split)
+    row_kernel = None if IS_WIDE else _multiply_row(dtype)
+    return Product(_multiply(dtype), depths_of_step(dtype), _split, row_kernel)
 
 
 class PanelLinear:
@@ -207,5 +240,9 @@ class PanelLinear:
         rows = (x.data_ptr(), x.stride(0) * item, num_rows, depth)
         result = (out.data_ptr(), self._size, item)
         args = (*rows, *self._layer, *result, split.block_rows, self._padded)
-        run(self._product.kernel, args, split.num_items, split.grain)
+        if num_rows == 1 and self._product.row_kernel is not None:
+            num_items, grain = -(-split.num_items // WIDE), split.grain // WIDE
+            run(self._product.row_kernel, args, num_items, grain)
+        else:
+            run(self._product.kernel, args, split.num_items, split.grain)
         return out

@@ -24,16 +24,18 @@ from octavo.kernels.cpu.byte_panel import (
     quantized_panel,
 )
 from octavo.kernels.cpu.byte_rows import quantize_row, row_bytes
+from octavo.kernels.cpu.heads import ZERO
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, give_back, unpacked
 from octavo.kernels.cpu.recording import empty
 from octavo.kernels.cpu.team import Kernel, kernel_per_format, run
-from octavo.kernels.cpu.vector import FLOAT, add, load, mul, store, store_some
+from octavo.kernels.cpu.vector import FLOAT, add, load, mul, splat, store, store_some
 
 BLOCK_BYTES = 192 << 10  # of rows: they stay in the L2 cache while all weights pass by
 # How much one thread does at once, some 20 us of it: rows to quantise, products, bytes of weights.
 ROWS_AT_ONCE, PRODUCTS_AT_ONCE, BYTES_AT_ONCE = 64, 1 << 20, 1 << 17
+STREAMS = 4  # of weights that are read at once for few rows
 OUTPUTS_AT_ONCE = 1024  # packed together, in float32
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
@@ -75,6 +77,26 @@ def _finish_row(format, sums, scales, bias, out, size):
             store_some(format, out, i, size - i, v)
 
 
+@inlined
+def _add_groups(kind, parts, row, stride, num_rows, groups, part, sums):
+    """Add to sums [num_rows, STRIP] what a part of a strip's groups makes.
+
+    part: (first group, their number, where they are, what is fetched meanwhile)
+    """
+    first, count, source, ahead = part
+    levels = row + groups * parts * GROUP + first * 4
+    bytes_of = row + first * parts * GROUP
+    quantized_panel(
+        kind, bytes_of, levels, groups * 4, stride, source, count, sums, STRIP * 4, ahead, num_rows
+    )
+
+
+@inlined
+def _clear(sums, count):
+    for i in range(0, count * STRIP, LANES):
+        store(FLOAT, sums, i, splat(ZERO))
+
+
 def _cells(kind: np.generic) -> Callable[[torch.dtype], Kernel]:
     """Items are strips of a block of rows, blocks one after the other."""
 
@@ -97,7 +119,9 @@ def _cells(kind: np.generic) -> Callable[[torch.dtype], Kernel]:
                     tiles = (end - r + PANEL_ROWS - 1) // PANEL_ROWS
                     num = (end - r + tiles - 1) // tiles
                     row = rows + r * stride
-                    quantized_panel(kind, row, stride, strip, groups, sums, STRIP * 4, ahead, num)
+                    _clear(sums, num)
+                    part = (0, groups, strip, ahead)
+                    _add_groups(kind, parts, row, stride, num, groups, part, sums)
                     for j in range(num):
                         total, target = sums + j * STRIP * 4, out + ((r + j) * size + column) * item
                         _finish_row(format, total, scales + place, bias + place, target, width)
@@ -112,8 +136,50 @@ def _cells(kind: np.generic) -> Callable[[torch.dtype], Kernel]:
     return of_format
 
 
+def _streams(kind: np.generic) -> Callable[[torch.dtype], Kernel]:
+    """Items are strips i, i + items, i + 2 * items ..., for at most PANEL_ROWS rows.
+
+    A group of each is taken in turn: by itself a core fetches several distant streams faster than
+    one, or than what it is told to fetch.
+    """
+
+    parts = PARTS[kind.dtype.name]
+
+    @kernel_per_format
+    def of_format(format):
+        def multiply_streams(args, first, last):
+            rows, num_rows, _, groups, weight, strip_bytes = unpacked(args, 6)
+            scales, bias, out, size, item = unpacked(args + 48, 5)
+            stride, strips = row_bytes(parts, groups), (size + STRIP - 1) // STRIP
+            apart = (strips + STREAMS - 1) // STREAMS
+            strip_sums, group_bytes = num_rows * STRIP * 4, strip_bytes // groups
+            sums = borrow(STREAMS * strip_sums)
+            for own in range(first, last):
+                _clear(sums, STREAMS * num_rows)
+                end = min(STREAMS, (strips - own + apart - 1) // apart)
+                for group in range(groups):
+                    for k in range(end):
+                        source = weight + (own + k * apart) * strip_bytes + group * group_bytes
+                        place = sums + k * strip_sums
+                        part = (group, 1, source, source)
+                        _add_groups(kind, parts, rows, stride, num_rows, groups, part, place)
+                for k in range(end):
+                    column = (own + k * apart) * STRIP
+                    width, place = min(STRIP, size - column), column * 4
+                    for r in range(num_rows):
+                        total = sums + k * strip_sums + r * STRIP * 4
+                        target = out + (r * size + column) * item
+                        _finish_row(format, total, scales + place, bias + place, target, width)
+            give_back(sums)
+
+        return multiply_streams
+
+    return of_format
+
+
 _ROWS = {parts: _rows(parts) for parts in set(PARTS.values())}
 _CELLS = {kind.dtype.name: _cells(kind) for kind in (BYTES_KIND, NIBBLES_KIND)}
+_STREAMS = {kind.dtype.name: _streams(kind) for kind in (BYTES_KIND, NIBBLES_KIND)}
 
 
 class QuantizedLinear:
@@ -127,6 +193,7 @@ class QuantizedLinear:
         self._groups = weight.strips.shape[1]
         kind = weight.kind.dtype.name
         self._quantize, self._multiply = _ROWS[PARTS[kind]](dtype), _CELLS[kind](dtype)
+        self._multiply_few = _STREAMS[kind](dtype)
         padded = len(weight.strips) * STRIP
         self._scales, self._bias = torch.zeros(padded), torch.zeros(padded)
         self._scales[: self._size] = weight.scales
@@ -136,7 +203,8 @@ class QuantizedLinear:
         self._block = max(1, BLOCK_BYTES // (self._stride * PANEL_ROWS)) * PANEL_ROWS
         self._most: int = BYTES_AT_ONCE // weight.strips[0].nbytes
         self._weight = (weight.strips.data_ptr(), weight.strips[0].nbytes)
-        self(torch.zeros(1, self._depth, dtype=dtype))  # compiled, or loaded, before any request
+        for num_rows in (1, PANEL_ROWS + 1):  # compiled, or loaded, before any request
+            self(torch.zeros(num_rows, self._depth, dtype=dtype))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         num_rows, size, depth = x.shape[0], self._size, self._depth
@@ -150,7 +218,12 @@ class QuantizedLinear:
         inputs = (rows.data_ptr(), num_rows, self._block, self._groups, *self._weight)
         outputs = (self._scales.data_ptr(), self._bias.data_ptr(), out.data_ptr(), size, x.itemsize)
         blocks, strips = -(-num_rows // self._block), -(-size // STRIP)
-        run(self._multiply, inputs + outputs, blocks * strips, self._grain(num_rows))
+        grain = self._grain(num_rows)
+        if num_rows <= PANEL_ROWS:
+            grain = max(1, grain // STREAMS)
+            run(self._multiply_few, inputs + outputs, -(-strips // STREAMS), grain)
+        else:
+            run(self._multiply, inputs + outputs, blocks * strips, grain)
         return out
 
     def _grain(self, num_rows: int) -> int:
