@@ -19,13 +19,13 @@ from typing import Any
 from llvmlite import binding, ir
 
 from octavo.kernels.cpu.byte_dot import GROUP, QUAD, STEPS
-from octavo.kernels.cpu.lanes import I64
+from octavo.kernels.cpu.lanes import I64, LINE
 
 ROWS, VECTORS, BYTES = 2, 4, 32  # bytes: of a register
 PARTS = 2  # of a row: all sizes of a group, then all signs
 SCALES = GROUP * VECTORS * BYTES // QUAD  # where they stand in a block
 BLOCK = SCALES + VECTORS * BYTES // 2
-FETCHED, LINE = 4, 64  # cache lines a group, bytes
+FETCHED = 4  # cache lines a group
 _CLOBBERED = [f"~{{ymm{i}}}" for i in range(16)] + ["~{memory}", "~{flags}"]
 # Operands; the first five go forward.
 _ROW, _LEVELS, _WEIGHTS, _AHEAD, _LEFT = (f"${i}" for i in range(5))

@@ -1,15 +1,19 @@
 """Sixteen float32 lanes to bytes, and single numbers to memory, inside numba code."""
 
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 
-from octavo.kernels.cpu import lanes
+from octavo.kernels.cpu import lanes, registers
+from octavo.kernels.cpu.byte_dot import HAS_AVX2
 from octavo.kernels.cpu.jit import intrinsic
-from octavo.kernels.cpu.lanes import I32, LANES
+from octavo.kernels.cpu.lanes import I16, I32, I64, LANES
 from octavo.kernels.cpu.vector import f32, i64, vector
 
 I8 = ir.IntType(8)
 BYTES = ir.VectorType(I8, LANES)  # one a lane
+PAIR = ir.VectorType(I8, 2 * LANES)  # of sixteen lanes
+EIGHT_WORDS, SIXTEEN_SHORTS = ir.VectorType(I32, 8), ir.VectorType(I16, 16)
+FOUR_SUMS = ir.VectorType(I64, 4)
 
 
 @intrinsic
@@ -57,20 +61,50 @@ def store_bytes(typing, address, index, a):
     return vector(i64, i64, vector), generate
 
 
+def _packed(builder, low, high):
+    """32 lanes, each within -127 .. 127, to nearest even, as bytes: with AVX2."""
+    words = [
+        _avx2(builder, "llvm.x86.avx.cvt.ps2dq.256", EIGHT_WORDS, part)
+        for v in (low, high)
+        for part in registers.parts(builder, v)
+    ]
+    shorts = [
+        _avx2(builder, "llvm.x86.avx2.packssdw", SIXTEEN_SHORTS, *words[i : i + 2]) for i in (0, 2)
+    ]
+    mixed = _avx2(builder, "llvm.x86.avx2.packsswb", PAIR, *shorts)
+    fours = builder.bitcast(mixed, EIGHT_WORDS)
+    order = ir.Constant(EIGHT_WORDS, [0, 4, 1, 5, 2, 6, 3, 7])  # packing is within 128 bits
+    return builder.bitcast(builder.shuffle_vector(fours, fours, order), PAIR)
+
+
+def _avx2(builder, name, result, *operands):
+    kind = ir.FunctionType(result, [operand.type for operand in operands])
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.call(function, operands)
+
+
 @intrinsic
-def store_split(typing, address, index, signs, a):
-    """As `store_bytes`, but sizes at index and, at index signs, all bits of those below 0."""
+def store_split(typing, address, signs, low, high):
+    """Round 32 lanes, each within -127 .. 127; store their sizes, and at signs all bits of those
+    below 0. Returns the sum of the sizes of those. For CPUs with AVX2.
+    """
 
     def generate(context, builder, signature, args):
-        address, index, signs, a = args
-        low, whole = _rounded(builder, a)
-        below = builder.ashr(low, ir.Constant(BYTES, [7] * LANES))
-        size = builder.sub(builder.xor(low, below), below)
-        builder.store(size, lanes.pointer(builder, address, index, 1, BYTES), align=1)
-        builder.store(below, lanes.pointer(builder, address, signs, 1, BYTES), align=1)
-        return whole
+        if not HAS_AVX2:  # compiled all the same, never called
+            return ir.Constant(I64, 0)
+        address, signs, low, high = args
+        whole = _packed(builder, low, high)
+        below = builder.ashr(whole, ir.Constant(PAIR, [7] * 2 * LANES))
+        size = builder.sub(builder.xor(whole, below), below)
+        builder.store(size, lanes.pointer(builder, address, I64(0), 1, PAIR), align=1)
+        builder.store(below, lanes.pointer(builder, signs, I64(0), 1, PAIR), align=1)
+        counted = builder.and_(size, below)
+        none = ir.Constant(PAIR, None)
+        sums = _avx2(builder, "llvm.x86.avx2.psad.bw", FOUR_SUMS, counted, none)
+        parts = [builder.extract_element(sums, I32(i)) for i in range(4)]
+        return builder.add(builder.add(*parts[:2]), builder.add(*parts[2:]))
 
-    return vector(i64, i64, i64, vector), generate
+    return i64(i64, i64, vector, vector), generate
 
 
 @intrinsic
@@ -84,13 +118,10 @@ def write_float(typing, address, index, value):
 
 
 @intrinsic
-def write_integer(typing, address, index, value):
-    """A whole float32 as int32; whatever it is, if it is NaN."""
+def to_integer(typing, value):
+    """A whole float32 as an integer; whatever it is, if it is NaN."""
 
     def generate(context, builder, signature, args):
-        address, index, value = args
-        whole = builder.fptosi(value, I32)
-        builder.store(whole, lanes.pointer(builder, address, index, 4, I32))
-        return context.get_dummy_value()
+        return builder.fptosi(args[0], I64)
 
-    return types.none(i64, i64, f32), generate
+    return i64(f32), generate

@@ -16,7 +16,6 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from octavo.kernels.cpu import byte_assembly, lanes
-from octavo.kernels.cpu.byte_assembly import LINE
 from octavo.kernels.cpu.byte_dot import (
     BYTE_DOT,
     BYTES,
@@ -33,7 +32,7 @@ from octavo.kernels.cpu.byte_dot import (
     filled,
 )
 from octavo.kernels.cpu.jit import intrinsic
-from octavo.kernels.cpu.lanes import F32, I16, I32, I64
+from octavo.kernels.cpu.lanes import F32, I16, I32, I64, LINE
 
 i64 = types.int64
 ASSEMBLED = byte_assembly.ROWS, byte_assembly.VECTORS

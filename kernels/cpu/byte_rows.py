@@ -5,7 +5,8 @@
 In two parts, a group is the sizes of its 32 bytes, then all bits of each that is below 0.
 levels, float32 [groups]: what a byte of the group is worth. starts, int32: what its sums begin
 with, -128 times the sum of the bytes, which takes back an offset of weights, or, in two parts, the
-sum of the sizes of those below 0 (byte_assembly). sums, float32: the bytes' sum times its level.
+sum of the sizes of those below 0 (byte_assembly). sums, float32, in one part: the bytes' sum times
+their level.
 Everything is made of the row alone, so a row has the same bytes in any batch. One level for a
 whole row would lose more, as few of its values are far larger than the rest.
 """
@@ -18,24 +19,22 @@ from octavo.kernels.cpu.byte_lanes import (
     largest_magnitude,
     store_bytes,
     store_split,
+    to_integer,
     write_float,
-    write_integer,
 )
 from octavo.kernels.cpu.jit import inlined
-from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.lanes import LANES, LINE
+from octavo.kernels.cpu.memory import write_i32
 from octavo.kernels.cpu.vector import (
     add,
     load,
     load_some,
-    maximum,
     mul,
     splat,
-    sub,
     sum_lanes,
 )
 
 LEVELS = 127
-LINE = 64  # bytes
 
 
 @inlined
@@ -53,13 +52,6 @@ def _load_padded(format, source, i, size):
 
 
 @inlined
-def _sizes_below_zero(low, high):
-    """The sum of |lane| over the lanes of both that are below 0."""
-    zero = splat(np.float32(0.0))
-    return sum_lanes(add(maximum(sub(zero, low), zero), maximum(sub(zero, high), zero)))
-
-
-@inlined
 def quantize_row(parts, format, source, size, groups, target):
     """source [size] as a row of bytes in that many parts at target."""
     levels = target + groups * parts * GROUP
@@ -71,15 +63,13 @@ def quantize_row(parts, format, source, size, groups, target):
         highest = largest_magnitude(larger_magnitude(low, high))
         factor = splat(np.float32(LEVELS) / highest if highest > 0 else np.float32(0.0))
         low, high = mul(low, factor), mul(high, factor)
-        place = begin * parts
-        if parts == 2:
-            low = store_split(target, place, place + GROUP, low)
-            high = store_split(target, place + LANES, place + GROUP + LANES, high)
-            start = _sizes_below_zero(low, high)
-        else:
-            low, high = store_bytes(target, place, low), store_bytes(target, place + LANES, high)
-            start = sum_lanes(add(low, high)) * np.float32(-OFFSET)
-        level, total = highest / np.float32(LEVELS), sum_lanes(add(low, high))
+        level = highest / np.float32(LEVELS)
         write_float(levels, group, level)
-        write_integer(starts, group, start)
-        write_float(sums, group, total * level)
+        if parts == 2:
+            place = target + begin * parts
+            write_i32(starts, group, store_split(place, place + GROUP, low, high))
+        else:
+            low, high = store_bytes(target, begin, low), store_bytes(target, begin + LANES, high)
+            total = sum_lanes(add(low, high))
+            write_i32(starts, group, to_integer(total * np.float32(-OFFSET)))
+            write_float(sums, group, total * level)

@@ -70,6 +70,27 @@ def _span(seq_lens, shared_lens, window, s):
 
 
 @inlined
+def _find_after(item, last_item, parts, segment, lists, layer, offsets):
+    """Find the rows of the at most AHEAD tokens after a segment, in its item or in the next one.
+
+    segment: (K's address, block table, first token after it, the sequence's last + 1). Returns (K's
+    address, number of tokens).
+    """
+    base, table, first, end = segment
+    block_tables, table_stride, seq_lens, shared_lens, window = lists
+    kv_layer, kv_strides, block_size = layer
+    if first == end and item + 1 < last_item:
+        s, part = divmod(item + 1, parts)
+        base = kv_layer + part * kv_strides[2]
+        table = block_tables + s * table_stride
+        first, end = _span(seq_lens, shared_lens, window, s)
+    count = min(end - first, AHEAD)
+    if count > 0:
+        find_rows(offsets, table, first, count, block_size, kv_strides)
+    return base, count
+
+
+@inlined
 def _fetch(place, offsets, position, then_place, then_offsets, end, then_end, row_bytes):
     """Fetch the tile AHEAD of the one at `position`: of these rows, or of those that come then."""
     ahead = position + AHEAD
@@ -165,6 +186,8 @@ def _decode(format):
                 store(FLOAT, padded, i, splat(ZERO))
         kv_strides = (kv_block, kv_pair, kv_head, kv_token)
         room = (queries, outputs, scores, rows, padded)
+        lists = (block_tables, table_stride, seq_lens, shared_lens, window)
+        layer = (kv_layer, kv_strides, block_size)
         for item in range(first_item, last_item):
             s, part = divmod(item, parts)
             base = kv_layer + part * kv_head
@@ -186,20 +209,10 @@ def _decode(format):
                         for kv in range(num_kv):
                             place = base + kv * kv_head
                             fetch_rows(place, offsets, position, size * item_bytes)
-                then_base, then_table, then_first, then_count = base, table, segment + count, 0
-                if then_first < length:
-                    then_count = length - then_first
-                elif item + 1 < last_item:
-                    then_s, then_part = divmod(item + 1, parts)
-                    then_base = kv_layer + then_part * kv_head
-                    then_table = block_tables + then_s * table_stride
-                    then_first, then_length = _span(seq_lens, shared_lens, window, then_s)
-                    then_count = then_length - then_first
-                then_count = min(then_count, AHEAD)
-                if then_count > 0:
-                    find_rows(
-                        then_offsets, then_table, then_first, then_count, block_size, kv_strides
-                    )
+                after = base, table, segment + count, length
+                then_base, then_count = _find_after(
+                    item, last_item, parts, after, lists, layer, then_offsets
+                )
                 _attend_segment(
                     format,
                     base,

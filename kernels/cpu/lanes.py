@@ -10,6 +10,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 LANES = 16
+LINE = 64  # bytes of a cache line
 F32 = ir.FloatType()
 I16 = ir.IntType(16)
 I32 = ir.IntType(32)

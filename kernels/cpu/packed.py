@@ -11,9 +11,8 @@ Each row of a product depends on nothing but that row. Tokens out of sight are p
 from octavo.kernels.cpu.columns import pair
 from octavo.kernels.cpu.heads import ZERO, head_width
 from octavo.kernels.cpu.jit import inlined
-from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.lanes import LANES, LINE
 from octavo.kernels.cpu.memory import copy_bytes, prefetch, read_i64, write_i64
-from octavo.kernels.cpu.paging import CACHE_LINE
 from octavo.kernels.cpu.panels import (
     PANEL_COLUMNS,
     PANEL_ROWS,
@@ -73,7 +72,7 @@ def _take_tile_rows(rows, base, offsets, padded, place, first):
     row_bytes, padded_bytes = size * item_bytes, width * item_bytes
     _take_rows(rows, base, offsets, (0, num_tokens), first, padded, row_bytes, padded_bytes)
     for t in range(first + TILE, min(first + TILE + LANES, num_tokens)):
-        for i in range(0, row_bytes, CACHE_LINE):
+        for i in range(0, row_bytes, LINE):
             prefetch(base + read_i64(offsets, t) + i)
 
 

@@ -3,10 +3,8 @@
 import torch
 
 from octavo.kernels.cpu.jit import inlined
-from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.lanes import LANES, LINE
 from octavo.kernels.cpu.memory import copy_bytes, prefetch, read_i32, read_i64, write_i64
-
-CACHE_LINE = 64  # bytes
 
 
 @inlined
@@ -43,7 +41,7 @@ def fetch_rows(base, offsets, first, row_bytes):
     """Ask for the rows of the tile that begins at token `first`."""
     for t in range(LANES):
         row = base + read_i64(offsets, first + t)
-        for i in range(0, row_bytes, CACHE_LINE):
+        for i in range(0, row_bytes, LINE):
             prefetch(row + i)
 
 

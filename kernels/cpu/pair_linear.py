@@ -21,7 +21,7 @@ from octavo.kernels.cpu import amx
 from octavo.kernels.cpu.amx import TILE_ROWS
 from octavo.kernels.cpu.float_panel import PAIRS, PANEL_ROWS
 from octavo.kernels.cpu.jit import inlined
-from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.lanes import LANES, LINE
 from octavo.kernels.cpu.memory import borrow, copy_bytes, give_back, unpacked
 from octavo.kernels.cpu.pair_panel import (
     CONFIG_BYTES,
@@ -34,7 +34,6 @@ from octavo.kernels.cpu.pair_panel import (
     pair_panel,
 )
 from octavo.kernels.cpu.panel_linear import (
-    LINE,
     SUMS_BYTES,
     Product,
     Split,

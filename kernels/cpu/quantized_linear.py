@@ -3,6 +3,9 @@
     x [T, K] --byte_rows--> rows of bytes --byte_panel, strip by strip--> out [T, N]
                                                 scale, bias of each output
 
+Strip by strip for all rows; for few rows, which take no longer than the weights do to be read, some
+strips at once (`_streams`).
+
 Everything about a row is made of the row alone and added in one order: it has the same bits in any
 batch, and on any number of threads.
 """

@@ -18,7 +18,7 @@ import numpy as np
 from octavo.kernels.cpu.column_softmax import NOTHING
 from octavo.kernels.cpu.heads import ZERO, head_width
 from octavo.kernels.cpu.jit import inlined
-from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.lanes import LANES, LINE
 from octavo.kernels.cpu.memory import (
     borrow,
     float_of,
@@ -29,7 +29,7 @@ from octavo.kernels.cpu.memory import (
     unpacked,
     write_i32,
 )
-from octavo.kernels.cpu.paging import CACHE_LINE, find_rows
+from octavo.kernels.cpu.paging import find_rows
 from octavo.kernels.cpu.query_columns import chunk_vectors, load_queries, save_outputs
 from octavo.kernels.cpu.short_kind import are_tiles, begin_products, end_products
 from octavo.kernels.cpu.short_tile import fold, pack, places, tile_bytes
@@ -43,7 +43,7 @@ from octavo.kernels.cpu.vector import FLOAT, splat, store
 @inlined
 def _fetch_ahead(base, offsets, first, end, row_bytes):
     for t in range(first, end):
-        for i in range(0, row_bytes, CACHE_LINE):
+        for i in range(0, row_bytes, LINE):
             prefetch(base + read_i64(offsets, t) + i)
 
 

@@ -51,10 +51,10 @@ from numba.core import types
 
 from octavo.kernels.cpu import mailbox as mail
 from octavo.kernels.cpu.jit import c_function
+from octavo.kernels.cpu.lanes import LINE
 from octavo.kernels.cpu.recording import note, refuse
 from octavo.kernels.cpu.vector import format_of
 
-CACHE_LINE = 64
 CLOSE_TIMEOUT_S = 5.0  # a thread that never gets a core must not keep the process
 _SIGNATURE = types.void(types.int64, types.int64, types.int64)
 Body = Callable[[int, int, int], None]
@@ -223,15 +223,15 @@ def _help(
         started.put(error)
     else:
         started.put(None)
-        room = _zeros(CACHE_LINE)
+        room = _zeros(LINE)
         mail.help_main(_address(mailbox), _address(line), pipe, _address(room))
     os.close(pipe)
 
 
 def _zeros(num_bytes: int) -> np.ndarray:
     """int64 that begin with a cache line."""
-    room = np.zeros((num_bytes + CACHE_LINE) // 8, np.int64)
-    skipped = -room.ctypes.data % CACHE_LINE // 8
+    room = np.zeros((num_bytes + LINE) // 8, np.int64)
+    skipped = -room.ctypes.data % LINE // 8
     return room[skipped : skipped + num_bytes // 8]
 
 

@@ -14,13 +14,12 @@ import numpy.typing as npt
 import torch
 
 from octavo.kernels.cpu.jit import inlined
-from octavo.kernels.cpu.lanes import LANES
+from octavo.kernels.cpu.lanes import LANES, LINE
 from octavo.kernels.cpu.memory import array_at, borrow, give_back, unpacked
 from octavo.kernels.cpu.softmax_weights import STRIP, weigh_strip
 from octavo.kernels.cpu.team import kernel_per_format, run
 from octavo.kernels.cpu.vector import FLOAT, load, load_some, store, store_some
 
-LINE = 64
 BUCKETS = 4096
 BUCKET_SHIFT = 46  # leaves exponent and 6 bits of the mantissa
 FIRST_BUCKET = 1023 << 6  # that of 1.0
