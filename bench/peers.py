@@ -26,6 +26,8 @@ READY_TIMEOUT_S = 1_800  # vLLM compiles at its first start, for minutes on a bu
 PATIENCE = {"OCTAVO_STUCK_AFTER_S": "120"}
 # Answers to random prompts repeat themselves; peers guess nothing, so neither do we.
 NO_GUESSES = {"OCTAVO_MAX_DRAFT_TOKENS": "0"}
+# Longer than what a decode worker computes itself: both workers must be ready to answer it.
+READY_PROMPT = list(range(1_000, 1_128))
 KV_BYTES = 1 << 30  # each worker's: several engines share the memory of one machine
 
 
@@ -81,7 +83,7 @@ class Octavo(Served):
                 if self._process is not None:
                     self._process.check()
                 with contextlib.suppress(grpc.aio.AioRpcError):
-                    async for _ in self.send([1_000, 1_001], 2):
+                    async for _ in self.send(READY_PROMPT, 2):
                         pass
                     return
                 await asyncio.sleep(0.5)

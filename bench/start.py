@@ -26,7 +26,7 @@ from export import bfloat16_export
 from figures import Result, figure_of, finish, ratio_of
 from octavo.checkpoint.resolve import resolve_model
 from octavo.inference.v1 import inference_pb2_grpc
-from peers import READY_TIMEOUT_S, Octavo, Vllm, VllmOptions
+from peers import READY_PROMPT, READY_TIMEOUT_S, Octavo, Vllm, VllmOptions
 from report import machine
 
 POLL_S = 0.05
@@ -35,7 +35,6 @@ IMPATIENT = [
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 50),
 ]
-PROMPT = [1_000, 1_001]
 Rows = list[dict[str, Any]]
 
 
@@ -58,7 +57,7 @@ class WatchedOctavo(Octavo):
                 assert self._process is not None
                 self._process.check()
                 with contextlib.suppress(grpc.aio.AioRpcError):
-                    async for _ in self.send(PROMPT, 2):
+                    async for _ in self.send(READY_PROMPT, 2):
                         pass
                     return
                 await asyncio.sleep(POLL_S)
@@ -70,7 +69,7 @@ async def start_s(make: Callable[[], Octavo | Vllm]) -> float:
     engine = make()
     try:
         await engine.ready()
-        async for _ in engine.send(PROMPT, 2):
+        async for _ in engine.send(READY_PROMPT, 2):
             pass
         return time.perf_counter() - begin
     finally:

@@ -2,7 +2,7 @@
 
 make simulate                                  # 7B and 70B, 16 and 32 workers, under a minute
 make simulate ARGS="--sizes 64,256"
-make simulate ARGS="--validate"                # some minutes: drives `octavo up` twice
+make simulate ARGS="--validate"                # 15 minutes: drives `octavo up` twice
 """
 
 import argparse
@@ -39,6 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="simulator", description="Simulate the service.")
     parser.add_argument("--validate", action="store_true", help="measure first and show the error")
     parser.add_argument("--only-validate", action="store_true", help="and project nothing")
+    parser.add_argument("--rounds", type=int, default=3, help="of each validated load")
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what is measured")
     parser.add_argument("--workers", type=int, default=16, help="of the ratio and hit-rate sweeps")
     parser.add_argument("--sizes", default="16,32", help="numbers of workers of the size sweep")
@@ -69,7 +70,7 @@ def validate(args: argparse.Namespace) -> dict[str, Any]:
         def report(what: str) -> None:
             progress.update(task, description=what)
 
-        spec, compared = run_validation(resolve_model(args.model), report)
+        spec, compared = run_validation(resolve_model(args.model), report, args.rounds)
     rows = [each.row() for each in compared]
     print_validation(rows)
     draw_validation(args.plot.with_stem(args.plot.stem + "-validation"), rows)

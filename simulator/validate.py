@@ -46,10 +46,9 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One run, simulated and measured."""
+    """One load, simulated and measured: medians of its runs."""
 
     case: Case
-    cost: MeasuredCost
     simulated: dict[str, float]
     measured: dict[str, float]
     others_share: float
@@ -156,8 +155,10 @@ def _fit(work: list[tuple[int, int]], seconds: list[float]) -> tuple[float, floa
     return float(per_step), float(per_token)
 
 
-async def validate(model: Path, report: Report) -> tuple[ServiceSpec, list[Compared]]:
-    """Calibrate, then compare; takes some minutes."""
+async def validate(
+    model: Path, report: Report, num_rounds: int
+) -> tuple[ServiceSpec, list[Compared]]:
+    """Calibrate, then compare; takes some minutes and four for each round."""
     spec = base_spec(model)
     compared: list[Compared] = []
     for size in (1, 2):
@@ -172,7 +173,7 @@ async def validate(model: Path, report: Report) -> tuple[ServiceSpec, list[Compa
                     report(case.name)
                     if case.per_second is not None:
                         case = replace(case, per_second=_rate(compared, size))
-                    compared.append(await _compare(spec, service, case))
+                    compared.append(await _compare(spec, service, case, num_rounds))
     return spec, compared
 
 
@@ -186,18 +187,29 @@ def _rate(compared: list[Compared], size: int) -> float:
     return POISSON_LOAD * at_16.measured["output_tokens_per_s"] / at_16.case.output_tokens
 
 
-async def _compare(spec: ServiceSpec, service: RealService, case: Case) -> Compared:
-    """Measure, then simulate with the cost of that run's steps.
+async def _compare(
+    spec: ServiceSpec, service: RealService, case: Case, num_rounds: int
+) -> Compared:
+    """Measure, then simulate with the cost of that run's steps; medians of some rounds.
 
     That of another run would not do: where others use the machine, too, the same load takes up to a
     fifth longer a minute later.
     """
-    took = await service.run(case)
-    cost = fit_cost(took.all_steps)
-    outcome = predict(replace(spec, cost=cost), case, service.poisson_seed)
-    simulated = latencies(outcome.requests)
-    return Compared(case, cost, simulated, summarize(took.samples), took.others_share)
+    simulated, measured, others = [], [], []
+    for _ in range(num_rounds):
+        took = await service.run(case)
+        outcome = predict(replace(spec, cost=fit_cost(took.all_steps)), case, service.poisson_seed)
+        simulated.append(latencies(outcome.requests))
+        measured.append(summarize(took.samples))
+        others.append(took.others_share)
+    return Compared(case, _medians(simulated), _medians(measured), max(others))
 
 
-def run_validation(model: Path, report: Report) -> tuple[ServiceSpec, list[Compared]]:
-    return asyncio.run(validate(model, report))
+def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
+    return {figure: median(each[figure] for each in rounds) for figure in rounds[0]}
+
+
+def run_validation(
+    model: Path, report: Report, num_rounds: int
+) -> tuple[ServiceSpec, list[Compared]]:
+    return asyncio.run(validate(model, report, num_rounds))
