@@ -24,6 +24,7 @@ from llvmlite import binding, ir
 from numba.core import cgutils, errors, types
 
 from octavo.kernels.cpu.jit import intrinsic
+from octavo.kernels.cpu.lanes import call
 
 TILE_ROWS = 16
 TILE_BYTES = 64  # of a row
@@ -35,6 +36,7 @@ _XFEATURE_XTILEDATA = 18
 
 _I8 = ir.IntType(8)
 _POINTER = _I8.as_pointer()
+_VOID = ir.VoidType()
 i64 = types.int64
 
 
@@ -67,11 +69,6 @@ def _tile_config() -> bytes:
     return bytes(config)
 
 
-def _call(builder, name, arguments=()):
-    kind = ir.FunctionType(ir.VoidType(), [a.type for a in arguments])
-    builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
-
-
 def _tile(kind):
     """The number of a tile, which is part of the instruction."""
     if not isinstance(kind, types.IntegerLiteral):
@@ -86,7 +83,7 @@ def _on_memory(name, tile, address, stride):
 
     def generate(context, builder, signature, args):
         pointer = builder.inttoptr(args[1], _POINTER)
-        _call(builder, name, [number, pointer, args[2]])
+        call(builder, name, _VOID, number, pointer, args[2])
         return context.get_dummy_value()
 
     return types.none(tile, i64, i64), generate
@@ -96,7 +93,7 @@ def _on_tiles(name, *tiles):
     numbers = [_tile(tile) for tile in tiles]
 
     def generate(context, builder, signature, args):
-        _call(builder, name, numbers)
+        call(builder, name, _VOID, *numbers)
         return context.get_dummy_value()
 
     return types.none(*tiles), generate
@@ -109,7 +106,7 @@ def configure(typing):
     def generate(context, builder, signature, args):
         content = ir.Constant(ir.ArrayType(_I8, 64), bytearray(_tile_config()))
         config = cgutils.global_constant(builder, "tile_config", content)
-        _call(builder, "llvm.x86.ldtilecfg", [builder.bitcast(config, _POINTER)])
+        call(builder, "llvm.x86.ldtilecfg", _VOID, builder.bitcast(config, _POINTER))
         return context.get_dummy_value()
 
     return types.none(), generate
@@ -120,7 +117,7 @@ def configure_from(typing, address):
     """Tiles of other sizes: the 64 bytes that `ldtilecfg` takes."""
 
     def generate(context, builder, signature, args):
-        _call(builder, "llvm.x86.ldtilecfg", [builder.inttoptr(args[0], _POINTER)])
+        call(builder, "llvm.x86.ldtilecfg", _VOID, builder.inttoptr(args[0], _POINTER))
         return context.get_dummy_value()
 
     return types.none(i64), generate

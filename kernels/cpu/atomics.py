@@ -18,11 +18,6 @@ BYTES = ir.IntType(8).as_pointer()
 ORDER = "seq_cst"
 
 
-def _call(builder, name, operands):
-    kind = ir.FunctionType(VOID, [operand.type for operand in operands])
-    builder.call(cgutils.get_or_insert_function(builder.module, kind, name), operands)
-
-
 @intrinsic
 def load_word(typing, address):
     """The int32 at `address`."""
@@ -111,9 +106,9 @@ def pause(typing):
     def generate(context, builder, signature, args):
         machine = platform.machine()
         if machine in ("x86_64", "AMD64"):
-            _call(builder, "llvm.x86.sse2.pause", [])
+            lanes.call(builder, "llvm.x86.sse2.pause", VOID)
         elif machine in ("aarch64", "arm64"):
-            _call(builder, "llvm.aarch64.hint", [I32(1)])
+            lanes.call(builder, "llvm.aarch64.hint", VOID, I32(1))
         return context.get_dummy_value()
 
     return types.none(), generate
@@ -124,8 +119,7 @@ def let_others_run(typing):
     """sched_yield."""
 
     def generate(context, builder, signature, args):
-        kind = ir.FunctionType(I32, [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+        lanes.call(builder, "sched_yield", I32)
         return context.get_dummy_value()
 
     return types.none(), generate
@@ -136,9 +130,7 @@ def sleep_us(typing, microseconds):
     """usleep: others run meanwhile."""
 
     def generate(context, builder, signature, args):
-        kind = ir.FunctionType(I32, [I32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "usleep")
-        builder.call(function, [builder.trunc(args[0], I32)])
+        lanes.call(builder, "usleep", I32, builder.trunc(args[0], I32))
         return context.get_dummy_value()
 
     return types.none(i64), generate
@@ -148,11 +140,9 @@ def _transfer(name):
     """read or write: (descriptor, address, num_bytes) to the number of bytes, -1 on an error."""
 
     def generate(context, builder, signature, args):
-        kind = ir.FunctionType(I64, [I32, BYTES, I64])
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
         descriptor, address, num_bytes = args
-        operands = [builder.trunc(descriptor, I32), builder.inttoptr(address, BYTES), num_bytes]
-        return builder.call(function, operands)
+        operands = builder.trunc(descriptor, I32), builder.inttoptr(address, BYTES), num_bytes
+        return lanes.call(builder, name, I64, *operands)
 
     return i64(i64, i64, i64), generate
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from llvmlite import binding, ir
 
-from octavo.kernels.cpu.lanes import F32, I16, I32
+from octavo.kernels.cpu.lanes import F32, I16, I32, call
 from octavo.kernels.cpu.registers import FEATURES, in_order
 
 I8 = ir.IntType(8)
@@ -62,31 +62,25 @@ def filled(kind: Any, value: float) -> Any:
     return ir.Constant(kind, [value] * kind.count)
 
 
-def _call(builder: Any, name: str, result: Any, *operands: Any) -> Any:
-    kind = ir.FunctionType(result, [operand.type for operand in operands])
-    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-    return builder.call(function, operands)
-
-
 def _dot_unsigned(builder: Any, sums: Any, unsigned: Any, signed: Any) -> Any:
     """The instruction of AVX512-VNNI and AVX-VNNI."""
     if binding.llvm_version_info[0] < 22:
         unsigned, signed = (builder.bitcast(v, WORDS) for v in (unsigned, signed))
     name = f"llvm.x86.avx512.vpdpbusd.{32 * WIDTH}"
-    return _call(builder, name, WORDS, sums, unsigned, signed)
+    return call(builder, name, WORDS, sums, unsigned, signed)
 
 
 def _pairs(builder: Any, unsigned: Any, signed: Any) -> Any:
-    return _call(builder, "llvm.x86.avx2.pmadd.ub.sw", SHORTS, unsigned, signed)
+    return call(builder, "llvm.x86.avx2.pmadd.ub.sw", SHORTS, unsigned, signed)
 
 
 def _sum_pairs(builder: Any, shorts: Any) -> Any:
-    return _call(builder, "llvm.x86.avx2.pmadd.wd", WORDS, shorts, filled(SHORTS, 1))
+    return call(builder, "llvm.x86.avx2.pmadd.wd", WORDS, shorts, filled(SHORTS, 1))
 
 
 def _with_sign(builder: Any, quad: Any, weights: Any) -> Any:
     """quad * sign(weights)."""
-    return _call(builder, "llvm.x86.avx2.psign.b", BYTES, quad, weights)
+    return call(builder, "llvm.x86.avx2.psign.b", BYTES, quad, weights)
 
 
 class _WordSums:
@@ -119,7 +113,7 @@ class _SignedDot(_WordSums):
     """Signed bytes by one instruction that wants one of them unsigned."""
 
     def operand(self, weights: Any, builder: Any) -> Any:
-        size = _call(builder, f"llvm.abs.v{4 * WIDTH}i8", BYTES, weights, ir.IntType(1)(0))
+        size = call(builder, f"llvm.abs.v{4 * WIDTH}i8", BYTES, weights, ir.IntType(1)(0))
         return size, weights
 
     def add(self, builder: Any, sums: Any, operand: Any, quad: Any) -> Any:

@@ -1,7 +1,7 @@
 """Sixteen float32 lanes to bytes, and single numbers to memory, inside numba code."""
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import types
 
 from octavo.kernels.cpu import lanes, registers
 from octavo.kernels.cpu.byte_dot import HAS_AVX2
@@ -64,23 +64,18 @@ def store_bytes(typing, address, index, a):
 def _packed(builder, low, high):
     """32 lanes, each within -127 .. 127, to nearest even, as bytes: with AVX2."""
     words = [
-        _avx2(builder, "llvm.x86.avx.cvt.ps2dq.256", EIGHT_WORDS, part)
+        lanes.call(builder, "llvm.x86.avx.cvt.ps2dq.256", EIGHT_WORDS, part)
         for v in (low, high)
         for part in registers.parts(builder, v)
     ]
     shorts = [
-        _avx2(builder, "llvm.x86.avx2.packssdw", SIXTEEN_SHORTS, *words[i : i + 2]) for i in (0, 2)
+        lanes.call(builder, "llvm.x86.avx2.packssdw", SIXTEEN_SHORTS, *words[i : i + 2])
+        for i in (0, 2)
     ]
-    mixed = _avx2(builder, "llvm.x86.avx2.packsswb", PAIR, *shorts)
+    mixed = lanes.call(builder, "llvm.x86.avx2.packsswb", PAIR, *shorts)
     fours = builder.bitcast(mixed, EIGHT_WORDS)
     order = ir.Constant(EIGHT_WORDS, [0, 4, 1, 5, 2, 6, 3, 7])  # packing is within 128 bits
     return builder.bitcast(builder.shuffle_vector(fours, fours, order), PAIR)
-
-
-def _avx2(builder, name, result, *operands):
-    kind = ir.FunctionType(result, [operand.type for operand in operands])
-    function = cgutils.get_or_insert_function(builder.module, kind, name)
-    return builder.call(function, operands)
 
 
 @intrinsic
@@ -100,7 +95,7 @@ def store_split(typing, address, signs, low, high):
         builder.store(below, lanes.pointer(builder, signs, I64(0), 1, PAIR), align=1)
         counted = builder.and_(size, below)
         none = ir.Constant(PAIR, None)
-        sums = _avx2(builder, "llvm.x86.avx2.psad.bw", FOUR_SUMS, counted, none)
+        sums = lanes.call(builder, "llvm.x86.avx2.psad.bw", FOUR_SUMS, counted, none)
         parts = [builder.extract_element(sums, I32(i)) for i in range(4)]
         return builder.add(builder.add(*parts[:2]), builder.add(*parts[2:]))
 

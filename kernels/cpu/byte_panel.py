@@ -74,9 +74,7 @@ def _load_halves(builder, block, offset, v):
 
 
 def _fma(builder, a, b, c):
-    kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
-    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{WIDTH}f32")
-    return builder.call(function, [a, b, c])
+    return lanes.call(builder, f"llvm.fmuladd.v{WIDTH}f32", FLOATS, a, b, c)
 
 
 class _ByteBlock:

@@ -6,7 +6,6 @@ they are.
 """
 
 from llvmlite import ir
-from numba.core import cgutils
 
 from octavo.kernels.cpu import lanes, registers
 from octavo.kernels.cpu.byte_dot import HAS_AVX2
@@ -20,9 +19,8 @@ _SUMS = ir.VectorType(I32, WIDTH)
 
 def dot_integers(builder, a, b, c):
     """c + a * b, both products of each pair added; c and the result are bits of int32."""
-    kind = ir.FunctionType(_SUMS, [_PAIRS, _PAIRS])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd")
-    products = builder.call(function, [builder.bitcast(a, _PAIRS), builder.bitcast(b, _PAIRS)])
+    a, b = (builder.bitcast(v, _PAIRS) for v in (a, b))
+    products = lanes.call(builder, "llvm.x86.avx2.pmadd.wd", _SUMS, a, b)
     return builder.bitcast(builder.add(builder.bitcast(c, _SUMS), products), REGISTER)
 
 

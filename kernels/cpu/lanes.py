@@ -34,6 +34,13 @@ _DOWN = 1  # which part of a number `reduce` keeps: what is above its floor
 _NO_ROUNDING = 4  # of its own: an instruction rounds as all do
 
 
+def call(builder, name, result, *operands):
+    """Call an intrinsic of LLVM, or a function of C, that returns `result`."""
+    kind = ir.FunctionType(result, [operand.type for operand in operands])
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.call(function, operands)
+
+
 def constant(value):
     return ir.Constant(VECTOR, [value] * LANES)
 
@@ -55,23 +62,17 @@ def splat_word(builder, number):
 
 def fetch(builder, address, locality=3):
     """Ask for a cache line, near the core (3) or into the L2 cache (2); harmless anywhere."""
-    kind = ir.IntType(8).as_pointer()
-    signature = ir.FunctionType(ir.VoidType(), [kind, I32, I32, I32])
-    function = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0")
-    builder.call(function, [builder.inttoptr(address, kind), I32(0), I32(locality), I32(1)])
+    place = builder.inttoptr(address, ir.IntType(8).as_pointer())
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), place, I32(0), I32(locality), I32(1))
 
 
 def fma(builder, a, b, c):
     """a * b + c: one instruction where the CPU has it."""
-    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.fmuladd.v16f32")
-    return builder.call(function, [a, b, c])
+    return call(builder, "llvm.fmuladd.v16f32", VECTOR, a, b, c)
 
 
 def sqrt(builder, v):
-    kind = ir.FunctionType(VECTOR, [VECTOR])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.sqrt.v16f32")
-    return builder.call(function, [v])
+    return call(builder, "llvm.sqrt.v16f32", VECTOR, v)
 
 
 def pointer(builder, address, index, item_bytes, kind):
@@ -131,19 +132,12 @@ def exp2(builder, v, series=EXP2):
 def exp2_short(builder, v):
     """2 ** v to the precision of bfloat16, for CPUs with AVX-512; 0 for minus infinity."""
     every = ir.Constant(I16, -1)
-    kind = ir.FunctionType(VECTOR, [VECTOR, I32, VECTOR, I16, I32])
-    reduce = cgutils.get_or_insert_function(
-        builder.module, kind, "llvm.x86.avx512.mask.reduce.ps.512"
-    )
-    part = builder.call(reduce, [v, I32(_DOWN), v, every, I32(_NO_ROUNDING)])
+    options = v, every, I32(_NO_ROUNDING)
+    part = call(builder, "llvm.x86.avx512.mask.reduce.ps.512", VECTOR, v, I32(_DOWN), *options)
     value = constant(EXP2_SHORT[3])
     for k in range(2, -1, -1):
         value = fma(builder, value, part, constant(EXP2_SHORT[k]))
-    kind = ir.FunctionType(VECTOR, [VECTOR, VECTOR, VECTOR, I16, I32])
-    scale = cgutils.get_or_insert_function(
-        builder.module, kind, "llvm.x86.avx512.mask.scalef.ps.512"
-    )
-    return builder.call(scale, [value, v, v, every, I32(_NO_ROUNDING)])
+    return call(builder, "llvm.x86.avx512.mask.scalef.ps.512", VECTOR, value, v, *options)
 
 
 def fold(builder, v, combine):

@@ -4,7 +4,6 @@ Sixteen pairs are carried as <16 x float> whose bits they are. Subnormal numbers
 """
 
 from llvmlite import binding, ir
-from numba.core import cgutils
 
 from octavo.kernels.cpu import lanes
 from octavo.kernels.cpu.lanes import LANES
@@ -30,15 +29,10 @@ _PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
 
 def dot_pairs(builder, a, b, c):
     """c + a * b, both products of each pair added in float32."""
-    kind = ir.FunctionType(lanes.VECTOR, [lanes.VECTOR, _PAIRS, _PAIRS])
-    name = "llvm.x86.avx512bf16.dpbf16ps.512"
-    function = cgutils.get_or_insert_function(builder.module, kind, name)
-    return builder.call(function, [c, builder.bitcast(a, _PAIRS), builder.bitcast(b, _PAIRS)])
+    a, b = (builder.bitcast(v, _PAIRS) for v in (a, b))
+    return lanes.call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", lanes.VECTOR, c, a, b)
 
 
 def round_two(builder, first, second):
     """Two <16 x float> as thirty-two bfloat16, to nearest even."""
-    kind = ir.FunctionType(_PAIRS, [lanes.VECTOR] * 2)
-    name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-    function = cgutils.get_or_insert_function(builder.module, kind, name)
-    return builder.call(function, [second, first])
+    return lanes.call(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", _PAIRS, second, first)

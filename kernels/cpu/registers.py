@@ -9,7 +9,7 @@
 """
 
 from llvmlite import binding, ir
-from numba.core import cgutils, types
+from numba.core import types
 from numba.core.registry import cpu_target
 
 from octavo.kernels.cpu import lanes
@@ -50,9 +50,7 @@ def splat(builder, scalar):
 
 
 def fma(builder, a, b, c):
-    kind = ir.FunctionType(REGISTER, [REGISTER] * 3)
-    name = f"llvm.fmuladd.v{WIDTH}f32"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])
+    return lanes.call(builder, f"llvm.fmuladd.v{WIDTH}f32", REGISTER, a, b, c)
 
 
 def parts(builder, v):
