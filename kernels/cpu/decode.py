@@ -17,7 +17,6 @@ import torch
 
 from octavo.kernels.cpu.heads import (
     LOG2_E,
-    ZERO,
     copy_head,
     head_width,
     load_query,
@@ -27,12 +26,12 @@ from octavo.kernels.cpu.heads import (
 from octavo.kernels.cpu.jit import inlined
 from octavo.kernels.cpu.lanes import LANES
 from octavo.kernels.cpu.memory import borrow, float_of, give_back, read_i32, unpacked
-from octavo.kernels.cpu.paging import check_paged, fetch_rows, find_rows, take_rows
+from octavo.kernels.cpu.paging import begin_padded, check_paged, fetch_rows, find_rows, take_rows
 from octavo.kernels.cpu.recording import empty
 from octavo.kernels.cpu.softmax import softmax
 from octavo.kernels.cpu.team import float_bits, kernel_per_format, run
 from octavo.kernels.cpu.tiles import MAX_HEADS, add_weighted_rows, arrange, restore, score_rows
-from octavo.kernels.cpu.vector import FLOAT, load, splat, store
+from octavo.kernels.cpu.vector import FLOAT, load, store
 
 SEGMENT = 256  # tokens
 AHEAD = LANES  # tokens whose rows are fetched before their use, one KV head at a time
@@ -91,13 +90,14 @@ def _find_after(item, last_item, parts, segment, lists, layer, offsets):
 
 
 @inlined
-def _fetch(place, offsets, position, then_place, then_offsets, end, then_end, row_bytes):
-    """Fetch the tile AHEAD of the one at `position`: of these rows, or of those that come then."""
+def _ahead(place, offsets, position, then_place, then_offsets, end, then_end):
+    """(address, offsets) of the tile AHEAD of the one at `position`, or of those that come then."""
     ahead = position + AHEAD
     if ahead < end:
-        fetch_rows(place, offsets, ahead, row_bytes)
-    elif ahead - end < then_end:
-        fetch_rows(then_place, then_offsets, ahead - end, row_bytes)
+        return place, offsets + 8 * ahead
+    if ahead - end < then_end:
+        return then_place, then_offsets + 8 * (ahead - end)
+    return place, offsets + 8 * position  # these again: nothing to wait for
 
 
 @inlined
@@ -106,7 +106,7 @@ def _attend_segment(format, base, kv_strides, offsets, count, then, room, shape)
 
     then: (base, offsets, count) of the tokens after them, of which the first AHEAD are fetched.
     """
-    queries, outputs, scores, rows, padded = room
+    queries, outputs, scores, padded = room
     num_kv, group, size, width, item_bytes = shape
     then_base, then_offsets, then_count = then
     row_bytes, padded_bytes = size * item_bytes, width * item_bytes
@@ -117,26 +117,26 @@ def _attend_segment(format, base, kv_strides, offsets, count, then, room, shape)
     for position in range(0, count, LANES):
         for kv in range(num_kv):
             place, after = base + kv * kv_strides[2], values + kv * kv_strides[2]
-            _fetch(place, offsets, position, after, offsets, end, end, row_bytes)
-            take_rows(rows, place, offsets, position, padded, row_bytes, padded_bytes)
+            ahead = _ahead(place, offsets, position, after, offsets, end, end)
+            rows = take_rows(place, offsets, position, padded, row_bytes, padded_bytes)
             for part in range(parts):
                 h = kv * group + group * part // parts
                 heads = kv * group + group * (part + 1) // parts - h
-                target = scores + h * line + 4 * position
-                score_rows(format, queries + 4 * h * width, rows, width, heads, target, line)
+                query, target = queries + 4 * h * width, scores + h * line + 4 * position
+                score_rows(format, query, rows, ahead, width, heads, target, line)
     for h in range(num_kv * group):
         softmax(scores + h * line, 0, count, end, outputs + h * stride, width)
     for position in range(0, count, LANES):
         for kv in range(num_kv):
             place, after = values + kv * kv_strides[2], then_base + kv * kv_strides[2]
-            _fetch(place, offsets, position, after, then_offsets, end, then_count, row_bytes)
-            take_rows(rows, place, offsets, position, padded, row_bytes, padded_bytes)
+            ahead = _ahead(place, offsets, position, after, then_offsets, end, then_count)
+            rows = take_rows(place, offsets, position, padded, row_bytes, padded_bytes)
             for part in range(parts):
                 h = kv * group + group * part // parts
                 heads = kv * group + group * (part + 1) // parts - h
                 weights = scores + h * line + 4 * position
                 output = outputs + h * stride
-                add_weighted_rows(format, output, stride, rows, width, heads, weights, line)
+                add_weighted_rows(format, output, stride, rows, ahead, width, heads, weights, line)
 
 
 @kernel_per_format
@@ -177,15 +177,14 @@ def _decode(format):
         queries = (borrowed + 63) // 64 * 64  # [num_kv, group, width]
         outputs = queries + 4 * num_rows * width  # [num_kv, group, head_width]
         scores = outputs + num_rows * stride  # [num_kv, group, SEGMENT]
-        rows = scores + 4 * num_rows * SEGMENT  # [16] int64
-        offsets = rows + 8 * LANES  # [SEGMENT] int64
+        offsets = scores + 4 * num_rows * SEGMENT  # [SEGMENT] int64
         then_offsets = offsets + 8 * SEGMENT  # [AHEAD] int64
-        padded = then_offsets + 8 * AHEAD if size < width else 0  # [16, width] of the format
-        if padded != 0:
-            for i in range(0, LANES * width, LANES):
-                store(FLOAT, padded, i, splat(ZERO))
+        padded = 0
+        if size < width:
+            padded = then_offsets + 8 * AHEAD
+            begin_padded(padded, width, item_bytes)
         kv_strides = (kv_block, kv_pair, kv_head, kv_token)
-        room = (queries, outputs, scores, rows, padded)
+        room = (queries, outputs, scores, padded)
         lists = (block_tables, table_stride, seq_lens, shared_lens, window)
         layer = (kv_layer, kv_strides, block_size)
         for item in range(first_item, last_item):

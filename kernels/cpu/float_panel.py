@@ -68,7 +68,7 @@ def _columns(builder, format, place):
         return [builder.bitcast(half, lanes.VECTOR) for half in (low, high)]
     kind, item_bytes = lanes.MEMORY[format]
     raw = builder.load(builder.inttoptr(place, kind.as_pointer()), align=item_bytes)
-    return [lanes.widen(builder, kind, raw)]
+    return [lanes.widen(builder, raw)]
 
 
 def _step_bytes(format):

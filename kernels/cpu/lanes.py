@@ -12,13 +12,14 @@ from numba.core import cgutils, types
 LANES = 16
 LINE = 64  # bytes of a cache line
 F32 = ir.FloatType()
+HALF = ir.HalfType()
 I16 = ir.IntType(16)
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 VECTOR = ir.VectorType(F32, LANES)
 SHORTS = ir.VectorType(I16, LANES)
 WORDS = ir.VectorType(I32, LANES)
-HALVES = ir.VectorType(ir.HalfType(), LANES)
+HALVES = ir.VectorType(HALF, LANES)
 # Memory of each format (see vector.FORMATS): the vector type that is loaded, bytes per element.
 MEMORY = {types.float32: (VECTOR, 4), types.uint16: (SHORTS, 2), types.int16: (HALVES, 2)}
 
@@ -89,13 +90,16 @@ def store_floats(builder, address, index, v):
     builder.store(v, pointer(builder, address, index, 4, VECTOR), align=4)
 
 
-def widen(builder, kind, raw):
-    """Memory of one format to float32."""
-    if kind is VECTOR:
+def widen(builder, raw):
+    """A vector of one format to float32."""
+    item, count = raw.type.element, raw.type.count
+    if item == F32:
         return raw
-    if kind is HALVES:
-        return builder.fpext(raw, VECTOR)
-    return builder.bitcast(builder.shl(builder.zext(raw, WORDS), words(16)), VECTOR)
+    if item == HALF:
+        return builder.fpext(raw, ir.VectorType(F32, count))
+    kind = ir.VectorType(I32, count)
+    bits = builder.shl(builder.zext(raw, kind), ir.Constant(kind, [16] * count))
+    return builder.bitcast(bits, ir.VectorType(F32, count))
 
 
 def narrow(builder, kind, v):

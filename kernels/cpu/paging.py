@@ -26,14 +26,24 @@ def find_rows(offsets, table, first, count, block_size, kv_strides):
 
 
 @inlined
-def take_rows(rows, base, offsets, first, padded, row_bytes, padded_bytes):
-    """rows[t] = address of row t of the tile; head_dims that are no multiple of 16 are copied."""
+def begin_padded(padded, width, item_bytes):
+    """Room of `take_rows`: the offsets of its rows, [16] int64, then zeros, [16, width]."""
+    rows = padded + 8 * LANES
     for t in range(LANES):
-        row = base + read_i64(offsets, first + t)
-        if padded != 0:
-            copy_bytes(padded + t * padded_bytes, row, row_bytes)
-            row = padded + t * padded_bytes
-        write_i64(rows, t, row)
+        write_i64(padded, t, t * width * item_bytes)
+        for i in range(0, width * item_bytes, 8):
+            write_i64(rows + t * width * item_bytes + i, 0, 0)
+
+
+@inlined
+def take_rows(base, offsets, first, padded, row_bytes, padded_bytes):
+    """(address, offsets) of the tile's rows; if padded is not 0, of their padded copies in it."""
+    if padded == 0:
+        return base, offsets + 8 * first
+    rows = padded + 8 * LANES
+    for t in range(LANES):
+        copy_bytes(rows + t * padded_bytes, base + read_i64(offsets, first + t), row_bytes)
+    return rows, padded
 
 
 @inlined

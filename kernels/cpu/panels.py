@@ -74,7 +74,7 @@ def transpose(typing, format, rows, column, target, target_stride):
             address = builder.load(lanes.pointer(builder, rows, I64(t), 8, I64))
             source = lanes.pointer(builder, address, column, item_bytes, kind)
             raw = builder.load(source, align=item_bytes)
-            vectors.append(lanes.widen(builder, kind, raw))
+            vectors.append(lanes.widen(builder, raw))
         for j, v in enumerate(lanes.transposed(builder, vectors)):
             lanes.store_floats(builder, target, builder.mul(target_stride, I64(j)), v)
         return context.get_dummy_value()

@@ -35,13 +35,17 @@ ZERO = ir.Constant(REGISTER, None)
 _WORDS = ir.VectorType(I32, WIDTH)
 
 
+def _lane_numbers(numbers):
+    return ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
+
+
 def load(builder, address, index):
     """WIDTH floats from element `index` of the array at `address`."""
     return builder.load(lanes.pointer(builder, address, index, 4, REGISTER), align=4)
 
 
 def store(builder, address, index, v):
-    builder.store(v, lanes.pointer(builder, address, index, 4, REGISTER), align=4)
+    builder.store(v, lanes.pointer(builder, address, index, 4, v.type), align=4)
 
 
 def splat(builder, scalar):
@@ -85,21 +89,27 @@ def arrangement(format):
     return [base + 2 * i + odd for base in starts for odd in (0, 1) for i in range(WIDTH)]
 
 
-def load_row(builder, format, address, column):
-    """Elements column .. column + 15 as SPLIT float32 registers, in the order of `arrangement`."""
+def load_part(builder, format, address, column, part):
+    """A part of the elements column .. column + 15 in the order of `arrangement`: one register."""
     kind, item_bytes = MEMORY[format]
     if format != types.uint16 or SPLIT == 1:
-        source = lanes.pointer(builder, address, column, item_bytes, kind)
-        return parts(builder, lanes.widen(builder, kind, builder.load(source, align=item_bytes)))
-    result = []
-    for base in range(0, LANES, 2 * WIDTH):
-        index = builder.add(column, I64(base))
-        source = lanes.pointer(builder, address, index, item_bytes, _WORDS)
-        both = builder.load(source, align=item_bytes)
-        low = builder.shl(both, ir.Constant(_WORDS, [16] * WIDTH))
-        high = builder.and_(both, ir.Constant(_WORDS, [0xFFFF0000] * WIDTH))
-        result += [builder.bitcast(half, REGISTER) for half in (low, high)]
-    return result
+        kind = ir.VectorType(kind.element, WIDTH)
+        index = builder.add(column, I64(part * WIDTH))
+        source = lanes.pointer(builder, address, index, item_bytes, kind)
+        return lanes.widen(builder, builder.load(source, align=item_bytes))
+    index = builder.add(column, I64(part // 2 * 2 * WIDTH))
+    source = lanes.pointer(builder, address, index, item_bytes, _WORDS)
+    both = builder.load(source, align=item_bytes)
+    if part % 2 == 0:
+        half = builder.shl(both, ir.Constant(_WORDS, [16] * WIDTH))
+    else:
+        half = builder.and_(both, ir.Constant(_WORDS, [0xFFFF0000] * WIDTH))
+    return builder.bitcast(half, REGISTER)
+
+
+def load_row(builder, format, address, column):
+    """Elements column .. column + 15 as SPLIT float32 registers, in the order of `arrangement`."""
+    return [load_part(builder, format, address, column, part) for part in range(SPLIT)]
 
 
 def in_order(builder, values):
@@ -118,7 +128,7 @@ def in_order(builder, values):
 
 
 def add_neighbours(builder, vectors):
-    """Sums of the lanes of WIDTH registers, one a lane.
+    """Sums of the lanes of at most WIDTH registers, a power of two: one a lane, as many as those.
 
     Four neighbours first, which every CPU shuffles within 128 bits at once, then sums of those.
     """
@@ -127,11 +137,13 @@ def add_neighbours(builder, vectors):
     across = [first + i for first in range(0, 2 * WIDTH, 8) for i in range(4)]
     steps = [(within, 1)] * 2 + [(across, 4)] * (WIDTH // 4).bit_length()
     for even, distance in steps[: WIDTH.bit_length() - 1]:
+        if len(vectors) == 1:  # fewer lanes from now on
+            vectors, even = vectors * 2, even[: vectors[0].type.count // 2]
         odd = [index + distance for index in even]
         vectors = [
             builder.fadd(
-                builder.shuffle_vector(a, b, ir.Constant(_WORDS, even)),
-                builder.shuffle_vector(a, b, ir.Constant(_WORDS, odd)),
+                builder.shuffle_vector(a, b, _lane_numbers(even)),
+                builder.shuffle_vector(a, b, _lane_numbers(odd)),
             )
             for a, b in zip(vectors[::2], vectors[1::2], strict=True)
         ]

@@ -247,7 +247,7 @@ def load(typing, format, address, index):
 
     def make(builder, _, address, index):
         source = lanes.pointer(builder, address, index, item_bytes, kind)
-        return lanes.widen(builder, kind, builder.load(source, align=item_bytes))
+        return lanes.widen(builder, builder.load(source, align=item_bytes))
 
     return vector(format, i64, i64), _emit(make)
 
@@ -262,7 +262,7 @@ def load_some(typing, format, address, index, count):
         builder.store(ir.Constant(kind, None), room)
         source = lanes.pointer(builder, address, index, item_bytes, kind)
         lanes.copy_bytes(builder, room, source, builder.mul(count, I64(item_bytes)))
-        return lanes.widen(builder, kind, builder.load(room))
+        return lanes.widen(builder, builder.load(room))
 
     return vector(format, i64, i64, i64), _emit(make)
 
@@ -297,6 +297,6 @@ def rounded(typing, format, a):
     kind, _ = MEMORY[format]
 
     def make(builder, _, a):
-        return lanes.widen(builder, kind, lanes.narrow(builder, kind, a))
+        return lanes.widen(builder, lanes.narrow(builder, kind, a))
 
     return vector(format, vector), _emit(make)
