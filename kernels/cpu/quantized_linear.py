@@ -70,14 +70,18 @@ def _rows(parts: int) -> Callable[[torch.dtype], Kernel]:
 
 
 @inlined
-def _finish_row(format, sums, scales, bias, out, size):
-    """out[size] = sums * scales + bias; size is at most STRIP."""
-    for i in range(0, size, LANES):
-        v = add(mul(load(FLOAT, sums, i), load(FLOAT, scales, i)), load(FLOAT, bias, i))
-        if i + LANES <= size:
-            store(format, out, i, v)
-        else:
-            store_some(format, out, i, size - i, v)
+def _finish_rows(format, sums, num_rows, column, layer, out, size, item):
+    """out[rows, STRIP columns from `column` on] = sums * scales + bias, as far as there are any."""
+    scales, bias = layer[0] + column * 4, layer[1] + column * 4
+    width = min(STRIP, size - column)
+    for r in range(num_rows):
+        total, target = sums + r * STRIP * 4, out + (r * size + column) * item
+        for i in range(0, width, LANES):
+            v = add(mul(load(FLOAT, total, i), load(FLOAT, scales, i)), load(FLOAT, bias, i))
+            if i + LANES <= width:
+                store(format, target, i, v)
+            else:
+                store_some(format, target, i, width - i, v)
 
 
 @inlined
@@ -114,9 +118,9 @@ def _cells(kind: np.generic) -> Callable[[torch.dtype], Kernel]:
             sums = borrow(PANEL_ROWS * STRIP * 4)
             for cell in range(first, last):
                 r, column = cell // strips * block, cell % strips * STRIP
-                width, end = min(STRIP, size - column), min(num_rows, r + block)
+                end = min(num_rows, r + block)
                 strip = weight + column // STRIP * strip_bytes
-                ahead, place = strip + strip_bytes, column * 4
+                ahead = strip + strip_bytes
                 while r < end:
                     # As even as can be: two and two rather than three and one.
                     tiles = (end - r + PANEL_ROWS - 1) // PANEL_ROWS
@@ -125,9 +129,8 @@ def _cells(kind: np.generic) -> Callable[[torch.dtype], Kernel]:
                     _clear(sums, num)
                     part = (0, groups, strip, ahead)
                     _add_groups(kind, parts, row, stride, num, groups, part, sums)
-                    for j in range(num):
-                        total, target = sums + j * STRIP * 4, out + ((r + j) * size + column) * item
-                        _finish_row(format, total, scales + place, bias + place, target, width)
+                    target = out + r * size * item
+                    _finish_rows(format, sums, num, column, (scales, bias), target, size, item)
                     # The strip that follows is fetched once.
                     ahead += groups * FETCHED
                     ahead = ahead if ahead < strip + 2 * strip_bytes else strip
@@ -167,12 +170,9 @@ def _streams(kind: np.generic) -> Callable[[torch.dtype], Kernel]:
                         part = (group, 1, source, source)
                         _add_groups(kind, parts, rows, stride, num_rows, groups, part, place)
                 for k in range(end):
-                    column = (own + k * apart) * STRIP
-                    width, place = min(STRIP, size - column), column * 4
-                    for r in range(num_rows):
-                        total = sums + k * strip_sums + r * STRIP * 4
-                        target = out + (r * size + column) * item
-                        _finish_row(format, total, scales + place, bias + place, target, width)
+                    column, place = (own + k * apart) * STRIP, sums + k * strip_sums
+                    layer = (scales, bias)
+                    _finish_rows(format, place, num_rows, column, layer, out, size, item)
             give_back(sums)
 
         return multiply_streams
