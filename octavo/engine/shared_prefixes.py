@@ -68,7 +68,7 @@ def policy_for(device: torch.device, dtype: torch.dtype, heads_per_row: int) -> 
     if dtype == torch.float32:
         return GroupPolicy(heads_per_row, fixed=float("inf"))
     if HAS_INTEGERS:
-        return GroupPolicy(heads_per_row, fixed=1600, per_head=50, per_token=12, per_vector=4.5)
+        return GroupPolicy(heads_per_row, fixed=1600, per_head=50, per_token=12, per_vector=6.5)
     if WIDTH < LANES:
         return GroupPolicy(heads_per_row, fixed=1600, per_head=50, per_token=4, per_vector=8)
     return GroupPolicy(heads_per_row, fixed=800, per_head=50, per_token=14, per_vector=6.5)
