@@ -89,7 +89,7 @@ def arrangement(format):
     return [base + 2 * i + odd for base in starts for odd in (0, 1) for i in range(WIDTH)]
 
 
-def load_part(builder, format, address, column, part):
+def _load_part(builder, format, address, column, part):
     """A part of the elements column .. column + 15 in the order of `arrangement`: one register."""
     kind, item_bytes = MEMORY[format]
     if format != types.uint16 or SPLIT == 1:
@@ -109,7 +109,7 @@ def load_part(builder, format, address, column, part):
 
 def load_row(builder, format, address, column):
     """Elements column .. column + 15 as SPLIT float32 registers, in the order of `arrangement`."""
-    return [load_part(builder, format, address, column, part) for part in range(SPLIT)]
+    return [_load_part(builder, format, address, column, part) for part in range(SPLIT)]
 
 
 def in_order(builder, values):

@@ -21,7 +21,8 @@ from service import Service
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-CLOSE: dict[str, float] = {"rel": 1e-5, "abs": 1e-5}
+# Of random prompts both sides, in float32, lie up to 2e-5 from what float64 gives.
+CLOSE: dict[str, float] = {"rel": 1e-5, "abs": 4e-5}
 
 
 def most_cached(length: int) -> int:
